@@ -1,0 +1,185 @@
+//! How a test waits: for a named condition, level-triggered, with a deadline. A timeout says what was last seen.
+
+use std::fmt::{self, Display};
+use std::panic::Location;
+use std::time::{Duration, Instant};
+
+/// First pause between two looks; it doubles up to [`SLOWEST_POLL`], so that quick conditions are seen quickly and
+/// slow ones do not take the processor from the server that they wait for.
+const FIRST_POLL: Duration = Duration::from_millis(1);
+const SLOWEST_POLL: Duration = Duration::from_millis(50);
+
+/// The condition did not come true in time.
+#[derive(Debug, Clone)]
+pub struct TimedOut {
+    /// What was waited for.
+    pub condition: String,
+    /// How long.
+    pub deadline: Duration,
+    /// What the condition said when it was last asked, or that it never answered.
+    pub last_seen: String,
+    /// How often it answered.
+    pub looks: u64,
+    /// Which line of which test waited.
+    pub waiter: &'static Location<'static>,
+}
+
+impl Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { condition, deadline, last_seen, looks, waiter } = self;
+        write!(
+            f,
+            "{waiter}: not within {deadline:?}: {condition}; looked {looks} times, last seen: {last_seen}"
+        )
+    }
+}
+
+impl std::error::Error for TimedOut {}
+
+/// What has been seen of a condition so far.
+struct Watchful {
+    timed_out: TimedOut,
+    pause: Duration,
+}
+
+impl Watchful {
+    fn new(condition: &str, deadline: Duration, waiter: &'static Location<'static>) -> Self {
+        let timed_out = TimedOut {
+            condition: condition.to_owned(),
+            deadline,
+            last_seen: "nothing: the condition has not answered yet".to_owned(),
+            looks: 0,
+            waiter,
+        };
+        Self { timed_out, pause: FIRST_POLL }
+    }
+
+    /// Notes an unmet condition; returns how long to pause before the next look.
+    fn unmet(&mut self, seen: impl Display) -> Duration {
+        self.timed_out.last_seen = seen.to_string();
+        self.timed_out.looks += 1;
+        let pause = self.pause;
+        self.pause = (pause * 2).min(SLOWEST_POLL);
+        pause
+    }
+}
+
+/// Waits until `look` returns `Ok`, and returns what it found; panics at the deadline, saying what `look` last said.
+///
+/// Time is tokio's, so that a simulation with a paused clock waits in its own time. A look that hangs is cut off at
+/// the deadline.
+///
+/// ```
+/// # use std::time::Duration;
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// let mut lag = 3;
+/// capstan_testkit::eventually("the replica has caught up", Duration::from_secs(5), async || {
+///     lag -= 1;
+///     if lag == 0 { Ok(()) } else { Err(format!("lag {lag}")) }
+/// })
+/// .await;
+/// # });
+/// ```
+#[track_caller]
+pub fn eventually<T, E, F>(condition: &str, deadline: Duration, look: F) -> impl Future<Output = T>
+where
+    E: Display,
+    F: AsyncFnMut() -> Result<T, E>,
+{
+    let waiting = try_eventually(condition, deadline, look);
+    async move { waiting.await.unwrap_or_else(|timed_out| panic!("{timed_out}")) }
+}
+
+/// [`eventually`], for callers that have more to say about the failure.
+#[track_caller]
+pub fn try_eventually<T, E, F>(
+    condition: &str,
+    deadline: Duration,
+    mut look: F,
+) -> impl Future<Output = Result<T, TimedOut>>
+where
+    E: Display,
+    F: AsyncFnMut() -> Result<T, E>,
+{
+    let mut watchful = Watchful::new(condition, deadline, Location::caller());
+    async move {
+        let end = tokio::time::Instant::now() + deadline;
+        loop {
+            let Ok(seen) = tokio::time::timeout_at(end, look()).await else { return Err(watchful.timed_out) };
+            match seen {
+                Ok(found) => return Ok(found),
+                Err(unmet) => {
+                    let pause = watchful.unmet(unmet);
+                    if tokio::time::Instant::now() >= end {
+                        return Err(watchful.timed_out);
+                    }
+                    tokio::time::sleep_until(end.min(tokio::time::Instant::now() + pause)).await;
+                }
+            }
+        }
+    }
+}
+
+/// [`try_eventually`] by the real clock, also where tokio's is paused: a child process lives in real time.
+#[track_caller]
+pub(crate) fn try_eventually_real_time<T, E: Display>(
+    condition: &str,
+    deadline: Duration,
+    mut look: impl AsyncFnMut() -> Result<T, E>,
+) -> impl Future<Output = Result<T, TimedOut>> {
+    let mut watchful = Watchful::new(condition, deadline, Location::caller());
+    async move {
+        let end = Instant::now() + deadline;
+        loop {
+            match look().await {
+                Ok(found) => return Ok(found),
+                Err(unmet) => {
+                    let pause = watchful.unmet(unmet);
+                    if Instant::now() >= end {
+                        return Err(watchful.timed_out);
+                    }
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+    }
+}
+
+/// [`eventually`] for tests without a runtime. A look that hangs hangs the test.
+#[track_caller]
+pub fn eventually_blocking<T, E: Display>(
+    condition: &str,
+    deadline: Duration,
+    look: impl FnMut() -> Result<T, E>,
+) -> T {
+    try_eventually_blocking(condition, deadline, look).unwrap_or_else(|timed_out| panic!("{timed_out}"))
+}
+
+/// [`eventually_blocking`], for callers that have more to say about the failure.
+#[track_caller]
+pub fn try_eventually_blocking<T, E: Display>(
+    condition: &str,
+    deadline: Duration,
+    mut look: impl FnMut() -> Result<T, E>,
+) -> Result<T, TimedOut> {
+    let mut watchful = Watchful::new(condition, deadline, Location::caller());
+    let end = Instant::now() + deadline;
+    loop {
+        match look() {
+            Ok(found) => return Ok(found),
+            Err(unmet) => {
+                let pause = watchful.unmet(unmet);
+                let now = Instant::now();
+                if now >= end {
+                    return Err(watchful.timed_out);
+                }
+                pause_blocking(pause.min(end - now));
+            }
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that polls: everything else waits through it")]
+fn pause_blocking(pause: Duration) {
+    std::thread::sleep(pause);
+}

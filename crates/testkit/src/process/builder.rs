@@ -1,0 +1,102 @@
+//! What to start: program, arguments, environment, directory, and which package to install when it is missing.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+
+use super::{Process, on_path};
+
+/// Describes a child; [`spawn`](Builder::spawn) starts it.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    program: PathBuf,
+    package: Option<String>,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    unset: Vec<OsString>,
+    directory: Option<PathBuf>,
+}
+
+impl Builder {
+    pub(super) fn new(program: impl Into<PathBuf>) -> Self {
+        let (arguments, environment, unset) = (Vec::new(), Vec::new(), Vec::new());
+        Self { program: program.into(), package: None, arguments, environment, unset, directory: None }
+    }
+
+    /// The Debian package that has the program, named in the error when it is missing.
+    #[must_use]
+    pub fn debian_package(mut self, package: &str) -> Self {
+        self.package = Some(package.to_owned());
+        self
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|a| a.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets a variable of the child's environment.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Removes a variable from the child's environment.
+    #[must_use]
+    pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> Self {
+        self.unset.push(name.as_ref().to_owned());
+        self
+    }
+
+    /// The child's working directory.
+    #[must_use]
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.directory = Some(directory.into());
+        self
+    }
+
+    /// Starts it, with all output appended to the file `log`.
+    pub fn spawn(self, log: impl Into<PathBuf>) -> anyhow::Result<Process> {
+        Process::start(self, log.into())
+    }
+
+    /// What failure messages call it.
+    pub(super) fn label(&self) -> String {
+        self.program.file_name().unwrap_or(self.program.as_os_str()).to_string_lossy().into_owned()
+    }
+
+    pub(super) fn command(&self, output: &File) -> anyhow::Result<Command> {
+        let mut command = Command::new(self.locate()?);
+        command.args(&self.arguments).stdin(Stdio::null());
+        command.stdout(output.try_clone()?).stderr(output.try_clone()?);
+        for name in &self.unset {
+            command.env_remove(name);
+        }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        Ok(command)
+    }
+
+    fn locate(&self) -> anyhow::Result<PathBuf> {
+        if self.program.components().count() > 1 {
+            let absolute = std::path::absolute(&self.program);
+            return absolute.with_context(|| format!("no such program: {}", self.program.display()));
+        }
+        on_path(Path::new(&self.program), self.package.as_deref())
+    }
+}

@@ -1,0 +1,60 @@
+//! A directory of its own for each test; removed when the test passes, kept when it panics.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Context;
+
+/// A fresh directory, removed on drop. It is kept, and its path printed, when the thread is panicking or
+/// `CAPSTAN_TEST_KEEP=1` is set. Its parent is the system's temporary directory (`TMPDIR` moves it).
+#[derive(Debug)]
+pub struct TempDir {
+    path: PathBuf,
+}
+
+impl TempDir {
+    /// Makes the directory; `label` becomes part of its name.
+    pub fn new(label: &str) -> anyhow::Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("capstan-{label}-{}-{number}", std::process::id()));
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(Self { path }),
+                // Left by an earlier process of the same id: its test failed, or was killed. Not ours to remove.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => {
+                    return Err(e).with_context(|| format!("cannot make test directory {}", path.display()));
+                }
+            }
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path inside it; nothing is created.
+    #[must_use]
+    pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl AsRef<Path> for TempDir {
+    fn as_ref(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        if std::thread::panicking() || std::env::var_os("CAPSTAN_TEST_KEEP").is_some_and(|keep| keep == "1") {
+            eprintln!("test directory kept: {}", self.path.display());
+        } else if let Err(e) = std::fs::remove_dir_all(&self.path) {
+            eprintln!("test directory {} not removed: {e}", self.path.display());
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The testkit's own tests: what it promises to other tests, through its public interface.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests, too, report by failing")]
+
+mod etcd;
+mod eventually;
+mod ports;
+mod process;
+mod proxy;
+mod seed;
+
+use std::time::Duration;
+
+/// Long enough for a loaded machine; reached only by a failure.
+const DEADLINE: Duration = Duration::from_secs(30);
