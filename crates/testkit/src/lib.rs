@@ -24,6 +24,7 @@
 pub mod crash;
 pub mod etcd;
 mod eventually;
+pub mod history;
 pub mod ports;
 pub mod process;
 pub mod proxy;

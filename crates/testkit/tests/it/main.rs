@@ -4,6 +4,7 @@
 
 mod etcd;
 mod eventually;
+mod history;
 mod ports;
 mod process;
 mod proxy;
