@@ -9,6 +9,7 @@ mod ports;
 mod process;
 mod proxy;
 mod seed;
+mod tidy;
 
 use std::time::Duration;
 
