@@ -26,3 +26,9 @@ impl Drop for OwnedTask {
         self.0.abort();
     }
 }
+
+/// Runs a future that feeds a channel and ends by itself when nobody receives any more.
+#[expect(clippy::disallowed_methods, reason = "it ends with its receiver")]
+pub(crate) fn spawn_producer(future: impl Future<Output = ()> + Send + 'static) {
+    tokio::spawn(future);
+}

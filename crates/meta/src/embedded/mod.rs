@@ -1,1 +1,331 @@
-//! (being written)
+//! The embedded store: etcd's model in one process, durable, for one machine (or in memory, for simulations).
+//!
+//! Everything is in memory: [`tree`] holds every key's versions, [`history`] what changed when. One [`writer`] changes
+//! them, in groups that are durable before anyone is told; readers share them under a lock and read at the newest
+//! durable revision; [`hub`] tells watchers.
+
+mod check;
+mod codec;
+mod compaction;
+mod engine;
+mod eval;
+mod history;
+mod hub;
+mod lessor;
+mod read;
+mod recovery;
+mod snapshot;
+mod sqlite;
+mod tree;
+mod wal;
+mod watcher;
+mod writer;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use tokio::sync::{mpsc, oneshot};
+
+pub use check::{MAX_REQUEST_BYTES, MAX_TXN_OPS};
+pub use engine::OpenError;
+pub use snapshot::{RestoreError, restore};
+use writer::{Command, Reply};
+
+use crate::error::{MetaError, Result};
+use crate::kv::{LeaseId, Revision};
+use crate::request::*;
+use crate::store::{Backend, WatchStream};
+use crate::task::OwnedTask;
+
+/// Commands that may wait for the writer; who comes after them waits outside.
+const QUEUE: usize = 4096;
+
+/// How often leases are looked at; etcd's own interval.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Keys visited before a long read lets the writer in between.
+const READ_CHUNK: usize = 4096;
+
+/// The version of etcd whose behaviour this store follows.
+pub const ETCD_VERSION: &str = "3.6.6";
+
+/// How an embedded store behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Revisions of history to keep; older ones are compacted away by itself. Zero: only when asked.
+    pub history: u64,
+    /// Shorter leases are made this long.
+    pub min_lease_ttl: Duration,
+    /// Makes lease and store ids repeatable, for simulations.
+    pub seed: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { history: 100_000, min_lease_ttl: Duration::from_secs(2), seed: None }
+    }
+}
+
+/// The embedded store. Cheap to clone; all clones are the same store.
+#[derive(Clone)]
+pub struct Embedded {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+    cluster_id: u64,
+    /// Ends with the last handle; the writer ends when nobody can ask it any more.
+    _ticker: OwnedTask,
+    _writer: Option<OwnedTask>,
+}
+
+/// What readers, watchers and the writer share.
+struct Shared {
+    state: RwLock<State>,
+    hub: Mutex<hub::Hub>,
+    failure: OnceLock<MetaError>,
+}
+
+/// The store as it is in memory.
+struct State {
+    tree: tree::Tree,
+    history: history::History,
+    /// The newest durable revision: what readers read at.
+    visible: Revision,
+    compacted: Revision,
+}
+
+impl Shared {
+    fn state(&self) -> Result<RwLockReadGuard<'_, State>> {
+        self.failure().map_or(Ok(()), Err)?;
+        Ok(self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn state_mut(&self) -> Result<RwLockWriteGuard<'_, State>> {
+        self.failure().map_or(Ok(()), Err)?;
+        Ok(self.state.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn hub(&self) -> MutexGuard<'_, hub::Hub> {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn visible(&self) -> Revision {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).visible
+    }
+
+    /// Nothing is answered any more; the first reason stays.
+    fn fail(&self, reason: MetaError) {
+        self.failure.get_or_init(|| reason);
+        self.hub().dissolve();
+    }
+
+    fn failure(&self) -> Option<MetaError> {
+        self.failure.get().cloned()
+    }
+}
+
+impl Embedded {
+    /// A store that forgets everything when the last handle is gone. Runs on the current runtime and its clock.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[must_use]
+    pub fn in_memory(options: Options) -> Embedded {
+        let memory = engine::Memory { cluster_id: options.seed.unwrap_or(1) };
+        let recovered = recovery::Recovered::empty(&options);
+        let (commands, queue) = mpsc::channel(QUEUE);
+        let writer = recovered.writer(Box::new(memory), &options);
+        let shared = writer.shared.clone();
+        let task = OwnedTask::spawn(writer.run_in_memory(queue));
+        Embedded::assemble(shared, commands, options.seed.unwrap_or(1), Some(task))
+    }
+
+    /// Opens the store in a directory, or makes one there. Everything acknowledged before is in it.
+    pub async fn open(dir: &Path, options: Options) -> Result<Embedded, OpenError> {
+        let path = dir.to_owned();
+        let opened = tokio::task::spawn_blocking(move || recovery::open(&path, &options)).await;
+        let unusable = |what: String| OpenError::Unusable { dir: dir.display().to_string(), what };
+        let (writer, cluster_id) = opened.map_err(|error| unusable(error.to_string()))??;
+        let (commands, queue) = mpsc::channel(QUEUE);
+        let shared = writer.shared.clone();
+        std::thread::Builder::new()
+            .name("meta-writer".into())
+            .spawn(move || writer.run(queue))
+            .map_err(|error| unusable(error.to_string()))?;
+        Ok(Embedded::assemble(shared, commands, cluster_id, None))
+    }
+
+    fn assemble(
+        shared: Arc<Shared>,
+        commands: mpsc::Sender<Command>,
+        cluster_id: u64,
+        writer: Option<OwnedTask>,
+    ) -> Embedded {
+        let ticker = OwnedTask::spawn(tick(commands.downgrade()));
+        Embedded { inner: Arc::new(Inner { shared, commands, cluster_id, _ticker: ticker, _writer: writer }) }
+    }
+
+    /// Stops the store: what was acknowledged is on disk, the directory is free when this returns.
+    pub async fn close(&self) -> Result<()> {
+        self.ask(Command::Close).await
+    }
+
+    /// Why the store stopped answering, if it did.
+    #[must_use]
+    pub fn failure(&self) -> Option<MetaError> {
+        self.inner.shared.failure()
+    }
+
+    /// How many watches are open.
+    #[must_use]
+    pub fn watchers(&self) -> usize {
+        self.inner.shared.hub().watchers()
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        let stopped = || self.inner.shared.failure().unwrap_or(MetaError::Stopped);
+        self.inner.commands.send(command(reply)).await.map_err(|_| stopped())?;
+        answer.await.map_err(|_| stopped())?
+    }
+
+    async fn write(&self, op: Op) -> Result<OpResult> {
+        check::check(&op)?;
+        if check::is_read_only(&op) {
+            let state = self.inner.shared.state()?;
+            let context = eval::Context { head: state.visible, compacted: state.compacted, lease_exists: &|_| true };
+            return eval::evaluate_read_only(&state.tree, &op, &context);
+        }
+        self.ask(|reply| Command::Write(op, reply)).await
+    }
+
+    /// Reads in chunks, at one revision, so that a long read does not hold up the writer.
+    fn read(&self, range: &Range) -> Result<RangeResult> {
+        check::check_range(range)?;
+        let mut collector = read::Collector::new(range);
+        let mut after: Option<Bytes> = None;
+        let mut at = Revision::ZERO;
+        loop {
+            let state = self.inner.shared.state()?;
+            if after.is_none() {
+                read::check_revision(range.revision, state.visible, state.compacted)?;
+                at = read::effective(range.revision, state.visible);
+            } else if at < state.compacted {
+                return Err(MetaError::Compacted { oldest: state.compacted });
+            }
+            after = state.tree.visit_from(&range.keys, after.as_ref(), READ_CHUNK, at, &mut |kv| collector.add(kv));
+            if after.is_none() {
+                let head = if range.revision.0 > 0 { state.visible } else { at };
+                return Ok(collector.finish(head));
+            }
+        }
+    }
+}
+
+/// Lets the writer know that time passes, as long as the store lives.
+async fn tick(commands: mpsc::WeakSender<Command>) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        let Some(commands) = commands.upgrade() else { return };
+        if commands.send(Command::Tick).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn unexpected() -> MetaError {
+    MetaError::Rejected("the store answered another question".into())
+}
+
+#[async_trait]
+impl Backend for Embedded {
+    async fn range(&self, range: Range) -> Result<RangeResult> {
+        self.read(&range)
+    }
+
+    async fn put(&self, put: Put) -> Result<PutResult> {
+        match self.write(Op::Put(put)).await? {
+            OpResult::Put(result) => Ok(result),
+            OpResult::Range(_) | OpResult::Delete(_) | OpResult::Txn(_) => Err(unexpected()),
+        }
+    }
+
+    async fn delete(&self, delete: Delete) -> Result<DeleteResult> {
+        match self.write(Op::Delete(delete)).await? {
+            OpResult::Delete(result) => Ok(result),
+            OpResult::Range(_) | OpResult::Put(_) | OpResult::Txn(_) => Err(unexpected()),
+        }
+    }
+
+    async fn commit(&self, txn: Txn) -> Result<TxnResult> {
+        match self.write(Op::Txn(txn)).await? {
+            OpResult::Txn(result) => Ok(result),
+            OpResult::Range(_) | OpResult::Put(_) | OpResult::Delete(_) => Err(unexpected()),
+        }
+    }
+
+    async fn watch(&self, watch: Watch) -> Result<Box<dyn WatchStream>> {
+        Ok(Box::new(watcher::Watcher::open(self.inner.shared.clone(), &watch)?))
+    }
+
+    async fn lease_grant(&self, ttl: Duration, id: LeaseId) -> Result<Lease> {
+        self.ask(|reply| Command::LeaseGrant(id, ttl, reply)).await
+    }
+
+    async fn lease_revoke(&self, id: LeaseId) -> Result<Revision> {
+        self.ask(|reply| Command::LeaseRevoke(id, reply)).await
+    }
+
+    async fn lease_keep_alive(&self, id: LeaseId) -> Result<Duration> {
+        self.ask(|reply| Command::LeaseKeepAlive(id, reply)).await
+    }
+
+    async fn lease_info(&self, id: LeaseId) -> Result<Option<LeaseInfo>> {
+        self.ask(|reply| Command::LeaseInfo(id, reply)).await
+    }
+
+    async fn leases(&self) -> Result<Vec<LeaseId>> {
+        let granted = self.ask(Command::Leases).await?;
+        Ok(granted.into_iter().map(|(id, _)| id).collect())
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<Revision> {
+        self.ask(|reply| Command::Compact(revision, reply)).await
+    }
+
+    async fn status(&self) -> Result<StoreStatus> {
+        let size = self.ask(Command::Size).await?;
+        let state = self.inner.shared.state()?;
+        Ok(StoreStatus {
+            revision: state.visible,
+            compacted: state.compacted,
+            version: ETCD_VERSION.into(),
+            db_size: size.total,
+            db_size_in_use: size.in_use,
+            cluster_id: self.inner.cluster_id,
+            member_id: self.inner.cluster_id.rotate_left(32) | 1,
+            term: 2,
+        })
+    }
+
+    async fn snapshot(&self) -> Result<mpsc::Receiver<Result<Bytes>>> {
+        snapshot::save(self).await
+    }
+
+    async fn defragment(&self) -> Result<()> {
+        self.ask(Command::Defragment).await
+    }
+}
+
+/// Where ids come from: the machine, or a seed.
+fn ids(options: &Options) -> StdRng {
+    options.seed.map_or_else(|| StdRng::from_rng(&mut rand::rng()), StdRng::seed_from_u64)
+}

@@ -1,0 +1,158 @@
+//! How does one watch follow the store? It replays history up to where it joined, then takes its group's deliveries,
+//! and goes back to the history whenever it was too slow for them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+
+use super::Shared;
+use super::hub::{Delivery, Interest};
+use crate::error::{MetaError, Result};
+use crate::kv::Revision;
+use crate::request::{Event, Watch, WatchMessage};
+use crate::store::WatchStream;
+
+/// Revisions looked at in one go of a replay; etcd's own bound for one message.
+const REPLAY_REVISIONS: usize = 1000;
+
+/// A message may hold more than this only if one revision does.
+const REPLAY_BYTES: usize = 1024 * 1024;
+
+/// An open watch of the embedded store.
+pub struct Watcher {
+    shared: Arc<Shared>,
+    interest: Interest,
+    deliveries: broadcast::Receiver<Arc<Delivery>>,
+    /// Everything before this was delivered (or not asked for).
+    next: Revision,
+    /// History up to here must be read before deliveries are.
+    replay_through: Revision,
+    progress_wanted: bool,
+}
+
+impl Watcher {
+    /// Joins the group; fails if the range can hold no key or the first revision is compacted.
+    pub fn open(shared: Arc<Shared>, watch: &Watch) -> Result<Watcher> {
+        if watch.keys.is_empty() {
+            return Err(MetaError::EmptyWatchRange);
+        }
+        let interest = Interest::of(watch);
+        let (deliveries, published) = {
+            let mut hub = shared.hub();
+            (hub.join(&interest), hub.published())
+        };
+        let next = if watch.from.0 <= 0 { published.next() } else { watch.from };
+        let watcher = Watcher { shared, interest, deliveries, next, replay_through: published, progress_wanted: false };
+        watcher.check_compaction()?;
+        Ok(watcher)
+    }
+
+    fn check_compaction(&self) -> Result<()> {
+        let state = self.shared.state()?;
+        if self.next < state.compacted && self.next <= self.replay_through {
+            return Err(MetaError::Compacted { oldest: state.compacted });
+        }
+        Ok(())
+    }
+
+    /// Reads some history; `None` if what was read holds nothing of interest.
+    fn replay(&mut self) -> Result<Option<WatchMessage>> {
+        self.check_compaction()?;
+        let mut events = Vec::new();
+        let mut bytes = 0;
+        let state = self.shared.state()?;
+        for change in state.history.from(self.next, REPLAY_REVISIONS) {
+            if change.revision > self.replay_through || bytes > REPLAY_BYTES {
+                break;
+            }
+            for event in change.events.iter().filter_map(|event| self.interest.select(event)) {
+                bytes += event.kv.key.len() + event.kv.value.len();
+                events.push(event);
+            }
+            self.next = change.revision.next();
+        }
+        Ok(message(events))
+    }
+
+    /// A delivery without what this watch has had already.
+    fn accept(&mut self, delivery: &Delivery) -> Option<WatchMessage> {
+        if delivery.revision < self.next {
+            return None;
+        }
+        let known = |event: &Event| event.kv.mod_revision < self.next;
+        let message = if delivery.events.first().is_some_and(known) {
+            message(delivery.events.iter().filter(|event| !known(event)).cloned().collect())
+        } else {
+            Some(WatchMessage::Events { revision: delivery.revision, events: delivery.events.clone() })
+        };
+        self.next = delivery.revision.next();
+        message
+    }
+
+    /// What is there without waiting: a message, or the proof that there is none.
+    fn poll_progress(&mut self) -> Result<Option<WatchMessage>> {
+        let published = self.shared.hub().published();
+        match self.deliveries.try_recv() {
+            Ok(delivery) => Ok(self.accept(&delivery)),
+            Err(TryRecvError::Empty) => {
+                self.progress_wanted = false;
+                self.next = self.next.max(published.next());
+                Ok(Some(WatchMessage::Progress(published)))
+            }
+            Err(TryRecvError::Lagged(_)) => {
+                self.fall_back();
+                Ok(None)
+            }
+            Err(TryRecvError::Closed) => Err(MetaError::Stopped),
+        }
+    }
+
+    fn fall_back(&mut self) {
+        self.replay_through = self.shared.hub().published();
+    }
+}
+
+fn message(events: Vec<Event>) -> Option<WatchMessage> {
+    let revision = events.last()?.kv.mod_revision;
+    Some(WatchMessage::Events { revision, events: events.into() })
+}
+
+#[async_trait]
+impl WatchStream for Watcher {
+    async fn next(&mut self) -> Result<WatchMessage> {
+        loop {
+            let message = if self.next <= self.replay_through {
+                self.replay()?
+            } else if self.progress_wanted {
+                self.poll_progress()?
+            } else {
+                match self.deliveries.recv().await {
+                    Ok(delivery) => self.accept(&delivery),
+                    Err(RecvError::Lagged(_)) => {
+                        self.fall_back();
+                        None
+                    }
+                    Err(RecvError::Closed) => return Err(MetaError::Stopped),
+                }
+            };
+            if let Some(message) = message {
+                return Ok(message);
+            }
+        }
+    }
+
+    async fn request_progress(&mut self) -> Result<()> {
+        self.progress_wanted = true;
+        Ok(())
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // The receiver counts as a member until it is gone: swap it for one of nobody's group.
+        self.deliveries = broadcast::channel(1).1;
+        self.shared.hub().leave(&self.interest);
+    }
+}

@@ -1,0 +1,354 @@
+//! The one writer: takes what is waiting, evaluates it in order, makes it durable in one go, then tells everyone.
+//!
+//! Evaluation runs ahead of durability (an operation meets the state that the one before it in the same group leaves),
+//! but nobody is told and nothing is visible before the group is on disk. If the disk is full the group is taken back
+//! as if it had never been; after any other failure of the disk nothing is believed any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::RngExt as _;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::Shared;
+use super::compaction::{Compaction, Progress};
+use super::engine::{Engine, EngineError, Entry};
+use super::eval::{self, Context, Outcome};
+use super::history::Change;
+use super::lessor::{LeaseEntry, Lessor, MAX_TTL_SECONDS};
+use crate::error::{MetaError, Result};
+use crate::kv::{LeaseId, Revision};
+use crate::request::*;
+
+/// Operations made durable together.
+const GROUP_MAX: usize = 256;
+
+/// Bytes of changes after which a group is closed.
+const GROUP_BYTES: usize = 4 * 1024 * 1024;
+
+/// Leases ended in one tick; with two ticks a second, etcd's own rate.
+const EXPIRED_PER_TICK: usize = 500;
+
+/// How an answer travels back.
+pub type Reply<T> = oneshot::Sender<Result<T>>;
+
+/// What the writer can be asked.
+pub enum Command {
+    /// An operation that may change something.
+    Write(Op, Reply<OpResult>),
+    /// Begin a lease.
+    LeaseGrant(LeaseId, Duration, Reply<Lease>),
+    /// End a lease and delete its keys.
+    LeaseRevoke(LeaseId, Reply<Revision>),
+    /// Give a lease its full time again.
+    LeaseKeepAlive(LeaseId, Reply<Duration>),
+    /// What is known about a lease.
+    LeaseInfo(LeaseId, Reply<Option<LeaseInfo>>),
+    /// All leases by expiry, with their time to live.
+    Leases(Reply<Vec<(LeaseId, Duration)>>),
+    /// Drop history before a revision.
+    Compact(Revision, Reply<Revision>),
+    /// Time has passed: end leases, drop old history.
+    Tick,
+    /// Give space on disk back.
+    Defragment(Reply<()>),
+    /// How much space is taken.
+    Size(Reply<super::engine::DiskSize>),
+    /// Stop; answered when everything is closed.
+    Close(Reply<()>),
+}
+
+/// What the writer owns.
+pub struct Writer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) engine: Option<Box<dyn Engine>>,
+    pub(super) lessor: Lessor,
+    pub(super) compaction: Compaction,
+    pub(super) head: Revision,
+    pub(super) min_lease_ttl: Duration,
+    pub(super) ids: StdRng,
+}
+
+/// A group on its way to disk.
+#[derive(Default)]
+struct Group {
+    entries: Vec<Entry>,
+    changes: Vec<Arc<Change>>,
+    undo: Vec<Undo>,
+    answers: Vec<Answer>,
+    bytes: usize,
+}
+
+/// Tells a waiting caller what became of the group.
+type Answer = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// How to take something back that did not become durable.
+enum Undo {
+    Change(Arc<Change>),
+    LeaseGranted(LeaseId),
+    LeaseEnded(LeaseId, Box<LeaseEntry>),
+}
+
+impl Writer {
+    /// Works until it is closed or everyone who could ask is gone. Blocking: for a thread of its own.
+    pub fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        while let Some(first) = commands.blocking_recv() {
+            if self.serve(first, &mut commands) == Served::Closed {
+                return;
+            }
+        }
+        self.close().ok();
+    }
+
+    /// The same for a store without a disk: never blocks, runs on the caller's runtime and its (paused) clock.
+    pub async fn run_in_memory(mut self, mut commands: mpsc::Receiver<Command>) {
+        while let Some(first) = commands.recv().await {
+            if self.serve(first, &mut commands) == Served::Closed {
+                return;
+            }
+        }
+    }
+
+    /// Takes what is waiting as one group.
+    fn serve(&mut self, first: Command, commands: &mut mpsc::Receiver<Command>) -> Served {
+        let mut group = Group::default();
+        let mut next = Some(first);
+        let mut after = None;
+        while let Some(command) = next {
+            if let Some(aside) = self.take(command, &mut group) {
+                after = Some(aside);
+                break;
+            }
+            let full = group.answers.len() >= GROUP_MAX || group.bytes >= GROUP_BYTES;
+            next = if full { None } else { commands.try_recv().ok() };
+        }
+        self.commit(group);
+        let served = after.map_or(Served::Group, |command| self.alone(command));
+        self.compaction.trim(&self.shared);
+        while served == Served::Group && commands.is_empty() && self.tidy() == Progress::More {}
+        served
+    }
+
+    /// Adds a command to the group; hands back one that must run alone.
+    fn take(&mut self, command: Command, group: &mut Group) -> Option<Command> {
+        match command {
+            Command::Write(op, reply) => {
+                let result = self.write(op, group);
+                group.answer(reply, result);
+            }
+            Command::LeaseGrant(id, ttl, reply) => {
+                let result = self.grant(id, ttl, group);
+                group.answer(reply, result);
+            }
+            Command::LeaseRevoke(id, reply) => {
+                let result = self.revoke(id, group);
+                group.answer(reply, result);
+            }
+            Command::LeaseKeepAlive(id, reply) => {
+                let result = self.lessor.renew(id, Instant::now());
+                group.answer(reply, result);
+            }
+            Command::LeaseInfo(id, reply) => group.answer(reply, Ok(self.lessor.info(id, Instant::now()))),
+            Command::Leases(reply) => group.answer(reply, Ok(self.lessor.granted())),
+            Command::Compact(revision, reply) => {
+                let result = self.compact(revision, group);
+                group.answer(reply, result);
+            }
+            Command::Tick => self.tick(group),
+            Command::Defragment(_) | Command::Size(_) | Command::Close(_) => return Some(command),
+        }
+        None
+    }
+
+    fn write(&mut self, op: Op, group: &mut Group) -> Result<OpResult> {
+        let context = Context {
+            head: self.head,
+            compacted: self.compaction.compacted(),
+            lease_exists: &|id| self.lessor.contains(id),
+        };
+        let outcome = eval::evaluate(&mut self.shared.state_mut()?.tree, op, &context)?;
+        let Outcome { result, events } = outcome;
+        self.record(events, group);
+        Ok(result)
+    }
+
+    /// Makes a new revision of some events.
+    fn record(&mut self, events: Vec<Event>, group: &mut Group) {
+        if events.is_empty() {
+            return;
+        }
+        for event in &events {
+            self.lessor.follow(event);
+            group.bytes += event.kv.key.len() + event.kv.value.len();
+        }
+        self.head = self.head.next();
+        let change = Arc::new(Change { revision: self.head, events: events.into() });
+        group.entries.push(Entry::Change(change.clone()));
+        group.undo.push(Undo::Change(change.clone()));
+        group.changes.push(change);
+    }
+
+    fn grant(&mut self, id: LeaseId, ttl: Duration, group: &mut Group) -> Result<Lease> {
+        if ttl.as_secs() > MAX_TTL_SECONDS {
+            return Err(MetaError::LeaseTtlTooLarge);
+        }
+        let ttl = Duration::from_secs(ttl.as_secs()).max(self.min_lease_ttl);
+        let id = if id == LeaseId::NONE { self.free_lease_id() } else { id };
+        self.lessor.grant(id, ttl, Instant::now())?;
+        group.entries.push(Entry::LeaseGranted(id, ttl));
+        group.undo.push(Undo::LeaseGranted(id));
+        Ok(Lease { id, ttl })
+    }
+
+    fn free_lease_id(&mut self) -> LeaseId {
+        loop {
+            let id = LeaseId(self.ids.random_range(1..i64::MAX));
+            if !self.lessor.contains(id) {
+                return id;
+            }
+        }
+    }
+
+    fn revoke(&mut self, id: LeaseId, group: &mut Group) -> Result<Revision> {
+        let keys: Vec<_> = self.lessor.keys(id).ok_or(MetaError::LeaseNotFound)?.cloned().collect();
+        let deletions = keys.into_iter().map(|key| Op::Delete(Delete::one(key))).collect();
+        let op = Op::Txn(Txn { compares: Vec::new(), success: deletions, failure: Vec::new() });
+        self.write(op, group)?;
+        let Some(entry) = self.lessor.remove(id) else { return Err(MetaError::LeaseNotFound) };
+        group.entries.push(Entry::LeaseEnded(id));
+        group.undo.push(Undo::LeaseEnded(id, Box::new(entry)));
+        Ok(self.head)
+    }
+
+    fn tick(&mut self, group: &mut Group) {
+        for id in self.lessor.expired(Instant::now(), EXPIRED_PER_TICK) {
+            if let Err(error) = self.revoke(id, group) {
+                tracing::error!(lease = %id, %error, "cannot end expired lease");
+            }
+        }
+        if let Some(revision) = self.compaction.due(self.shared.visible()) {
+            self.compact(revision, group).ok();
+        }
+    }
+
+    fn compact(&mut self, revision: Revision, group: &mut Group) -> Result<Revision> {
+        self.compaction.begin(revision, self.shared.visible())?;
+        self.shared.state_mut()?.compacted = revision;
+        group.entries.push(Entry::Compacted(revision));
+        Ok(self.head)
+    }
+
+    /// Makes the group durable, then visible, then answers.
+    fn commit(&mut self, group: Group) {
+        let verdict = self.persist(&group);
+        match &verdict {
+            Ok(()) => self.publish(&group.changes),
+            Err(error) => {
+                self.take_back(group.undo);
+                if *error != MetaError::NoSpace {
+                    tracing::error!(%error, "metadata store failed");
+                    self.shared.fail(error.clone());
+                }
+            }
+        }
+        for answer in group.answers {
+            answer(verdict.clone());
+        }
+    }
+
+    fn persist(&mut self, group: &Group) -> Result<()> {
+        let fold = self.compaction.fold_if_overdue();
+        if group.entries.is_empty() && fold.is_none() {
+            return self.shared.failure().map_or(Ok(()), Err);
+        }
+        let engine = self.engine.as_mut().ok_or(MetaError::Stopped)?;
+        engine.append(&group.entries, fold)?;
+        self.compaction.folded();
+        Ok(())
+    }
+
+    fn publish(&mut self, changes: &[Arc<Change>]) {
+        let Some(last) = changes.last() else { return };
+        if let Ok(mut state) = self.shared.state_mut() {
+            changes.iter().for_each(|change| state.history.push(change.clone()));
+            state.visible = last.revision;
+        }
+        self.shared.hub().publish(changes);
+    }
+
+    fn take_back(&mut self, undo: Vec<Undo>) {
+        for step in undo.into_iter().rev() {
+            match step {
+                Undo::Change(change) => {
+                    let Ok(mut state) = self.shared.state_mut() else { return };
+                    for event in change.events.iter().rev() {
+                        state.tree.pop(&event.kv.key);
+                        self.lessor.unfollow(event);
+                    }
+                    self.head = Revision(change.revision.0 - 1);
+                }
+                Undo::LeaseGranted(id) => drop(self.lessor.remove(id)),
+                Undo::LeaseEnded(id, entry) => self.lessor.restore(id, *entry),
+            }
+        }
+    }
+
+    /// When nothing is waiting: a little of the work that can wait.
+    fn tidy(&mut self) -> Progress {
+        let trimmed = self.compaction.trim(&self.shared);
+        let (Some(fold), Some(engine)) = (self.compaction.fold_when_idle(), self.engine.as_mut()) else { return trimmed };
+        match engine.append(&[], Some(fold)) {
+            Ok(()) => {
+                self.compaction.folded();
+                Progress::More
+            }
+            Err(EngineError::Full) => Progress::Done,
+            Err(error) => {
+                self.shared.fail(error.into());
+                Progress::Done
+            }
+        }
+    }
+
+    fn alone(&mut self, command: Command) -> Served {
+        match command {
+            Command::Defragment(reply) => {
+                let result = self.engine.as_mut().map_or(Err(MetaError::Stopped), |engine| Ok(engine.defragment()?));
+                reply.send(result).ok();
+                Served::Group
+            }
+            Command::Size(reply) => {
+                reply.send(Ok(self.engine.as_ref().map_or_else(Default::default, |engine| engine.size()))).ok();
+                Served::Group
+            }
+            Command::Close(reply) => {
+                reply.send(self.close()).ok();
+                Served::Closed
+            }
+            _ => Served::Group,
+        }
+    }
+
+    fn close(&mut self) -> Result<()> {
+        self.shared.fail(MetaError::Stopped);
+        self.engine.take().map_or(Ok(()), |engine| Ok(engine.close()?))
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Served {
+    Group,
+    Closed,
+}
+
+impl Group {
+    /// Answers when the group is durable; an error of the request itself does not wait for that.
+    fn answer<T: Send + 'static>(&mut self, reply: Reply<T>, result: Result<T>) {
+        self.answers.push(Box::new(move |verdict| {
+            // A caller that has gone away does not want to know.
+            reply.send(result.and_then(|value| verdict.map(|()| value))).ok();
+        }));
+    }
+}
