@@ -5,6 +5,7 @@
 mod etcd;
 mod eventually;
 mod history;
+mod install;
 mod ports;
 mod process;
 mod proxy;
