@@ -1,0 +1,100 @@
+//! Which gRPC status does an error become? Here and nowhere else. Clients match code and text byte for byte.
+
+use tonic::{Code, Status};
+
+use crate::error::MetaError;
+
+/// What every text of the server begins with.
+const PREFIX: &str = "etcdserver: ";
+
+/// The status that clients of the format expect for this error.
+pub(super) fn status(error: MetaError) -> Status {
+    use MetaError::*;
+    let code = match &error {
+        EmptyKey | KeyNotFound | ValueProvided | LeaseProvided | TooManyOps | DuplicateKey | InvalidSort
+        | TooLarge | EmptyWatchRange => Code::InvalidArgument,
+        Compacted { .. } | FutureRevision | LeaseTtlTooLarge => Code::OutOfRange,
+        LeaseNotFound => Code::NotFound,
+        LeaseExists | Rejected(_) => Code::FailedPrecondition,
+        NoSpace | TooManyRequests => Code::ResourceExhausted,
+        Denied(_) => Code::PermissionDenied,
+        Unavailable(_) | Unknown(_) | Stopped => Code::Unavailable,
+        Corrupt(_) => Code::DataLoss,
+        Storage(_) => Code::Internal,
+    };
+    let text = match &error {
+        // Clients know these two by the format's own words; the detail stays in the server's log.
+        Unknown(detail) => {
+            tracing::warn!(%detail, "outcome of a request is unknown");
+            format!("{PREFIX}request timed out")
+        }
+        Corrupt(detail) => {
+            tracing::error!(%detail, "store is corrupt");
+            format!("{PREFIX}corrupt cluster")
+        }
+        Storage(detail) => {
+            tracing::error!(%detail, "storage failed");
+            format!("{PREFIX}{error}")
+        }
+        EmptyWatchRange => error.to_string(),
+        _ => format!("{PREFIX}{error}"),
+    };
+    Status::new(code, text)
+}
+
+/// A refusal in the format's words.
+pub(super) fn refuse(code: Code, text: &str) -> Status {
+    Status::new(code, format!("{PREFIX}{text}"))
+}
+
+/// The server is going away; every long-lived call ends with this.
+pub(super) fn stopped() -> Status {
+    status(MetaError::Stopped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::Revision;
+
+    #[test]
+    fn clients_find_the_code_and_the_text_that_they_match() {
+        let table = [
+            (
+                MetaError::Compacted { oldest: Revision(3) },
+                Code::OutOfRange,
+                "etcdserver: mvcc: required revision has been compacted",
+            ),
+            (
+                MetaError::FutureRevision,
+                Code::OutOfRange,
+                "etcdserver: mvcc: required revision is a future revision",
+            ),
+            (MetaError::EmptyKey, Code::InvalidArgument, "etcdserver: key is not provided"),
+            (MetaError::KeyNotFound, Code::InvalidArgument, "etcdserver: key not found"),
+            (MetaError::ValueProvided, Code::InvalidArgument, "etcdserver: value is provided"),
+            (MetaError::LeaseProvided, Code::InvalidArgument, "etcdserver: lease is provided"),
+            (MetaError::TooManyOps, Code::InvalidArgument, "etcdserver: too many operations in txn request"),
+            (
+                MetaError::DuplicateKey,
+                Code::InvalidArgument,
+                "etcdserver: duplicate key given in txn request",
+            ),
+            (MetaError::InvalidSort, Code::InvalidArgument, "etcdserver: invalid sort option"),
+            (MetaError::TooLarge, Code::InvalidArgument, "etcdserver: request is too large"),
+            (MetaError::LeaseNotFound, Code::NotFound, "etcdserver: requested lease not found"),
+            (MetaError::LeaseExists, Code::FailedPrecondition, "etcdserver: lease already exists"),
+            (MetaError::LeaseTtlTooLarge, Code::OutOfRange, "etcdserver: too large lease TTL"),
+            (MetaError::NoSpace, Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded"),
+            (MetaError::TooManyRequests, Code::ResourceExhausted, "etcdserver: too many requests"),
+            (MetaError::Stopped, Code::Unavailable, "etcdserver: server stopped"),
+            (MetaError::Unknown("cut".into()), Code::Unavailable, "etcdserver: request timed out"),
+            (MetaError::Corrupt("row 7".into()), Code::DataLoss, "etcdserver: corrupt cluster"),
+            (MetaError::EmptyWatchRange, Code::InvalidArgument, "mvcc: watcher range is empty"),
+        ];
+        for (error, code, text) in table {
+            let status = status(error);
+            assert_eq!((status.code(), status.message()), (code, text));
+        }
+    }
+}
