@@ -13,6 +13,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 CAPSTAN := $(TARGET)/release/capstan
 # Testing the whole workspace builds the binary first, so that tests of other packages can take that one.
 BINARY_FOR_TESTS := $(if $(filter --workspace,$(SCOPE)),CAPSTAN_BIN=$(TARGET)/debug/capstan)
+# nextest runs none; a package without a library has none, and cargo takes asking for them as an error.
+DOC_TESTS = $(if $(filter --workspace,$(SCOPE)),cargo test $(LOCKED) --doc --workspace)
 # The pinned versions and no others, where the result counts.
 LOCKED := $(if $(CI),--locked)
 NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
@@ -35,7 +37,7 @@ build: ## Build the release binary
 test: ## Install what the tests need and run them all
 	tools/install.sh test
 ifdef NEXTEST
-	cargo test $(LOCKED) --doc $(SCOPE)
+	$(DOC_TESTS)
 	$(BINARY_FOR_TESTS) cargo nextest run $(LOCKED) $(SCOPE) $(ARGS)
 else
 	$(BINARY_FOR_TESTS) cargo test $(LOCKED) $(SCOPE) -- $(ARGS)

@@ -8,6 +8,7 @@
 use std::fs::{File, TryLockError};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
@@ -95,8 +96,10 @@ impl PortBlock {
     }
 }
 
+/// One directory a user: nobody can open another user's lock files.
 fn lock_directory() -> anyhow::Result<PathBuf> {
-    let dir = std::env::temp_dir().join("capstan-test-ports");
+    let user = std::fs::metadata("/proc/self").context("cannot read /proc/self")?.uid();
+    let dir = std::env::temp_dir().join(format!("capstan-test-ports-{user}"));
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     Ok(dir)
 }
