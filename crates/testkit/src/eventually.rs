@@ -67,7 +67,8 @@ impl Watchful {
 /// Waits until `look` returns `Ok`, and returns what it found; panics at the deadline, saying what `look` last said.
 ///
 /// Time is tokio's, so that a simulation with a paused clock waits in its own time. A look that hangs is cut off at
-/// the deadline.
+/// the deadline. In a spawned task the closure must own what it uses (`async move ||`): the compiler cannot yet show
+/// that one which borrows may cross threads.
 ///
 /// ```
 /// # use std::time::Duration;

@@ -41,3 +41,18 @@ fn the_blocking_form_keeps_its_deadline() {
     assert!(began.elapsed() >= Duration::from_millis(30));
     assert!(timed_out.looks > 1, "{timed_out}");
 }
+
+#[tokio::test]
+async fn spawned_tasks_can_wait_too() {
+    let mut tasks = tokio::task::JoinSet::new();
+    let shared = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    tasks.spawn(async move {
+        eventually("a counter reaches three", DEADLINE, async move || {
+            tokio::task::yield_now().await;
+            let count = shared.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if count == 3 { Ok(count) } else { Err(count) }
+        })
+        .await
+    });
+    assert_eq!(tasks.join_all().await, [3]);
+}

@@ -2,7 +2,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use capstan_testkit::crash::CrashLoop;
-use capstan_testkit::process::{child_arguments, child_test, report_ready};
+use capstan_testkit::process::{capstan_binary, child_arguments, child_test, report_ready};
 use capstan_testkit::{Port, Process, Ready, TempDir, eventually};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -120,6 +120,27 @@ async fn a_crash_loop_checks_every_round() {
     crash_loop.run(3, check).await.unwrap();
     victims.dedup();
     assert_eq!(victims.len(), 4);
+}
+
+/// Child role: tells which `capstan` it would test.
+#[test]
+fn binary_child() {
+    if child_arguments("process::binary_child").is_some() {
+        println!("{:?}", capstan_binary());
+    }
+}
+
+#[tokio::test]
+async fn the_given_binary_is_taken_and_a_wrong_one_is_named() {
+    let dir = TempDir::new("process").unwrap();
+    for (given, expected) in
+        [("/bin/sh", "Ok(\"/bin/sh\")"), ("/no/capstan", "CAPSTAN_BIN names /no/capstan")]
+    {
+        let child = child_test("process::binary_child", &dir.join("ready"), [""; 0]).unwrap();
+        let mut child = child.env("CAPSTAN_BIN", given).spawn(dir.join("log")).unwrap();
+        child.exited(DEADLINE).await.unwrap();
+        assert!(child.log_text().contains(expected), "{}", child.log_text());
+    }
 }
 
 /// Child role: starts a child of its own, tells its id, and waits to be killed.
