@@ -1,0 +1,134 @@
+//! How does a drain begin, and how is it taken back? Pure decisions, and the two calls that commit them.
+
+use capstan_meta::record::{Extra, Key, Stored};
+use capstan_meta::{Remedy, Store, Txn};
+use serde::Serialize;
+
+use super::{DrainRecord, Intent};
+use crate::epoch::Epoch;
+use crate::error::ControlError;
+use crate::hosts::HostRecord;
+use crate::keys::{DrainKey, HostId, HostKey, ServiceName};
+
+/// How often a request is tried again when others change the same drain; each attempt begins with a fresh read.
+const ATTEMPTS: usize = 16;
+
+/// Who wants it, why, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Who wants it.
+    pub asked_by: String,
+    /// Why.
+    pub reason: String,
+    /// When, in seconds since 1970.
+    pub asked_at: u64,
+    /// Services that must answer even if the host is not up to name them.
+    pub services: Vec<ServiceName>,
+}
+
+/// What asking did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DrainChange {
+    /// The wish is recorded.
+    Asked,
+    /// Exactly that was wanted already.
+    Already,
+    /// There is no drain that could be taken back.
+    NotDraining,
+}
+
+/// What is known about a host when something is asked of it.
+struct Known {
+    host: Option<Stored<HostRecord>>,
+    drain: Option<Stored<DrainRecord>>,
+}
+
+/// Asks for a host to be emptied. Asking twice is asking once.
+pub async fn ask(store: &Store, host: &HostId, ask: &Ask) -> Result<DrainChange, ControlError> {
+    change(store, host, |known| wish_to_drain(host, known, ask)).await
+}
+
+/// Asks for a host to take up work again. The drain is over when all its services say that they are healthy.
+pub async fn undrain(store: &Store, host: &HostId, ask: &Ask) -> Result<DrainChange, ControlError> {
+    change(store, host, |known| Ok(wish_to_return(known, ask))).await
+}
+
+/// The next record, or what to answer without writing one.
+fn wish_to_drain(
+    host: &HostId,
+    known: &Known,
+    ask: &Ask,
+) -> Result<Result<DrainRecord, DrainChange>, ControlError> {
+    let before = known.drain.as_ref().map(|drain| &drain.record);
+    if before.is_some_and(|drain| drain.intent == Intent::Drain) {
+        return Ok(Err(DrainChange::Already));
+    }
+    let running = known.host.as_ref().map_or(&[][..], |host| &host.record.services);
+    let remembered = before.map_or(&[][..], |drain| &drain.services);
+    let mut services: Vec<ServiceName> = [running, remembered, &ask.services].concat();
+    services.sort();
+    services.dedup();
+    if services.is_empty() {
+        return Err(match known.host {
+            Some(_) => ControlError::NothingToDrain(host.clone()),
+            None => ControlError::UnknownHost(host.clone()),
+        });
+    }
+    Ok(Ok(record(Intent::Drain, before, ask, services)))
+}
+
+fn wish_to_return(known: &Known, ask: &Ask) -> Result<DrainRecord, DrainChange> {
+    let before = known.drain.as_ref().map(|drain| &drain.record).ok_or(DrainChange::NotDraining)?;
+    match before.intent {
+        Intent::Return => Err(DrainChange::Already),
+        Intent::Drain => Ok(record(Intent::Return, Some(before), ask, before.services.clone())),
+    }
+}
+
+fn record(
+    intent: Intent,
+    before: Option<&DrainRecord>,
+    ask: &Ask,
+    services: Vec<ServiceName>,
+) -> DrainRecord {
+    DrainRecord {
+        intent,
+        epoch: before.map_or(Epoch::NEVER_TOLD, |drain| drain.epoch).next(),
+        asked_by: ask.asked_by.clone(),
+        reason: ask.reason.clone(),
+        asked_at: ask.asked_at,
+        services,
+        extra: before.map_or_else(Extra::default, |drain| drain.extra.clone()),
+    }
+}
+
+/// Reads, decides, commits; again after a conflict or an unknown outcome, because the decision looks at what is there.
+async fn change(
+    store: &Store,
+    host: &HostId,
+    decide: impl Fn(&Known) -> Result<Result<DrainRecord, DrainChange>, ControlError>,
+) -> Result<DrainChange, ControlError> {
+    let key = DrainKey { host: host.clone() };
+    let mut unsettled = false;
+    for _ in 0..ATTEMPTS {
+        let known = Known {
+            host: store.read(&HostKey { host: host.clone() }).await?,
+            drain: store.read(&key).await?,
+        };
+        let record = match decide(&known)? {
+            Ok(record) => record,
+            // An earlier attempt of ours may be what we find.
+            Err(DrainChange::Already) if unsettled => return Ok(DrainChange::Asked),
+            Err(nothing_to_do) => return Ok(nothing_to_do),
+        };
+        let txn = Txn::new().when(key.as_seen(known.drain.as_ref())).then(key.put(&record));
+        match store.commit(txn).await {
+            Ok(result) if result.succeeded => return Ok(DrainChange::Asked),
+            Ok(_) => {}
+            Err(error) if error.remedy() == Remedy::Refresh => unsettled = true,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(ControlError::Contended { what: format!("the drain of host {host}") })
+}
