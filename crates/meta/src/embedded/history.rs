@@ -29,6 +29,11 @@ impl History {
         History { first, changes: VecDeque::new() }
     }
 
+    /// The oldest revision held, or the next one if none is.
+    pub fn first(&self) -> Revision {
+        self.first
+    }
+
     /// Adds the next revision. Revisions are consecutive; the caller made this one from the last.
     pub fn push(&mut self, change: Arc<Change>) {
         debug_assert_eq!(change.revision.0, self.first.0 + self.changes.len() as i64, "revisions are consecutive");

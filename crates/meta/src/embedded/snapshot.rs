@@ -183,7 +183,9 @@ fn read_frame(snapshot: &mut impl Read) -> Result<Vec<u8>, RestoreError> {
         return Err(RestoreError::Damaged("a frame is too large".into()));
     }
     let mut sealed = Vec::new();
-    snapshot.take(u64::from(len)).read_to_end(&mut sealed)?;
+    if snapshot.take(u64::from(len)).read_to_end(&mut sealed)? < len as usize {
+        return Err(RestoreError::Damaged("it ends too early".into()));
+    }
     let payload = codec::unsealed(b"snapshot", &sealed).map_err(|error| RestoreError::Damaged(error.to_string()))?;
     Ok(payload.to_vec())
 }

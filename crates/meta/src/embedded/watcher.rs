@@ -63,6 +63,8 @@ impl Watcher {
         let mut events = Vec::new();
         let mut bytes = 0;
         let state = self.shared.state()?;
+        // A store that never changed is at revision 1 and has no history of it.
+        self.next = self.next.max(state.history.first());
         for change in state.history.from(self.next, REPLAY_REVISIONS) {
             if change.revision > self.replay_through || bytes > REPLAY_BYTES {
                 break;
