@@ -60,6 +60,7 @@ mod macros;
 pub mod path;
 
 pub use access::Listing;
+pub(crate) use access::list_pages;
 pub use bytes::Bytes as Value;
 pub use codec::{AnyJson, Empty, Extra, Null, Record, RecordFormat, from_json, from_text, to_json, to_text};
 pub use key::{Key, KeyDoc, Lifetime, Prefix, Secrecy, is_secret};

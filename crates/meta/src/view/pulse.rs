@@ -1,0 +1,115 @@
+//! When is a watch asked for a sign of life, and when is it given up? Pure: time is handed in.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// While the watch holds others up, it is asked this often: a view of several ranges then lags by this much at most.
+const ASK_LAGGING: Duration = Duration::from_millis(5);
+
+/// How often a watch is asked, and how long it may take to answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rhythm {
+    /// A quiet watch is asked for progress this often.
+    pub(super) heartbeat: Duration,
+    /// A watch that has not answered for so long is broken.
+    pub(super) answer_within: Duration,
+    /// While somebody waits for a revision, it is asked this often.
+    pub(super) ask_awaited: Duration,
+}
+
+/// Why a watch is to make progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Only to prove that it lives.
+    Heartbeat,
+    /// Somebody waits for a revision.
+    Awaited,
+    /// Other watches of the view are ahead.
+    Lagging,
+}
+
+/// The signs of life of one watch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pulse {
+    rhythm: Rhythm,
+    heard_at: Instant,
+    asked_at: Option<Instant>,
+    /// The first question since the last answer.
+    unanswered_since: Option<Instant>,
+    /// The newest moment of which it is proven that the watch was complete.
+    proven_at: Option<Instant>,
+}
+
+impl Pulse {
+    pub(super) fn new(rhythm: Rhythm, now: Instant) -> Pulse {
+        Pulse { rhythm, heard_at: now, asked_at: None, unanswered_since: None, proven_at: None }
+    }
+
+    /// When it is to be asked next.
+    pub(super) fn ask_at(&self, need: Need) -> Instant {
+        let asked_or_heard = self.asked_at.map_or(self.heard_at, |asked| asked.max(self.heard_at));
+        match need {
+            Need::Heartbeat => asked_or_heard + self.rhythm.heartbeat,
+            Need::Awaited => self.asked_at.map_or(self.heard_at, |asked| asked + self.rhythm.ask_awaited),
+            Need::Lagging => self.asked_at.map_or(self.heard_at, |asked| asked + ASK_LAGGING),
+        }
+    }
+
+    /// When it is broken if nothing is heard until then.
+    pub(super) fn broken_at(&self) -> Option<Instant> {
+        self.unanswered_since.map(|since| since + self.rhythm.answer_within)
+    }
+
+    pub(super) fn asked(&mut self, now: Instant) {
+        self.asked_at = Some(now);
+        self.unanswered_since.get_or_insert(now);
+    }
+
+    /// A message came. If it answers a question, the watch was complete when the question was asked: the proof.
+    pub(super) fn heard(&mut self, now: Instant) {
+        self.heard_at = now;
+        self.proven_at = self.unanswered_since.take().or(self.proven_at);
+    }
+
+    pub(super) fn proven_at(&self) -> Option<Instant> {
+        self.proven_at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RHYTHM: Rhythm = Rhythm {
+        heartbeat: Duration::from_secs(5),
+        answer_within: Duration::from_secs(4),
+        ask_awaited: Duration::from_millis(100),
+    };
+
+    #[test]
+    fn a_quiet_watch_is_asked_and_then_given_up() {
+        let start = Instant::now();
+        let mut pulse = Pulse::new(RHYTHM, start);
+        assert_eq!(pulse.ask_at(Need::Heartbeat), start + RHYTHM.heartbeat);
+        assert_eq!(pulse.broken_at(), None);
+        let asked = start + RHYTHM.heartbeat;
+        pulse.asked(asked);
+        pulse.asked(asked + RHYTHM.ask_awaited);
+        assert_eq!(pulse.broken_at(), Some(asked + RHYTHM.answer_within));
+        assert_eq!(pulse.proven_at(), None);
+        pulse.heard(asked + RHYTHM.ask_awaited);
+        assert_eq!(pulse.proven_at(), Some(asked), "proof as of the first question");
+        assert_eq!(pulse.broken_at(), None);
+    }
+
+    #[test]
+    fn who_is_waited_for_is_asked_at_once_and_then_again_and_again() {
+        let start = Instant::now();
+        let mut pulse = Pulse::new(RHYTHM, start);
+        assert_eq!(pulse.ask_at(Need::Awaited), start);
+        pulse.asked(start);
+        assert_eq!(pulse.ask_at(Need::Awaited), start + RHYTHM.ask_awaited);
+        assert_eq!(pulse.ask_at(Need::Lagging), start + ASK_LAGGING);
+    }
+}
