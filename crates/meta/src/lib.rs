@@ -7,11 +7,13 @@
 //! Read first: [`Store`] (the contract), [`embedded::Embedded`] (how one process keeps it), [`view::View`] (how
 //! everyone reads it).
 
+pub mod backoff;
 pub mod clock;
 pub mod election;
 pub mod embedded;
 pub mod error;
 pub mod etcd;
+pub mod faults;
 pub mod kv;
 pub mod record;
 pub mod request;

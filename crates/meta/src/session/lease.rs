@@ -1,0 +1,119 @@
+//! When is a lease renewed, until when may its owner act, and when is it lost? Pure: time is handed in.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::SessionState;
+use crate::kv::LeaseId;
+
+/// What is known about the process's lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeping {
+    /// There is none.
+    Nothing,
+    /// It lives for `ttl` from some moment after `sent_at`.
+    Lease { lease: LeaseId, ttl: Duration, sent_at: Instant },
+}
+
+/// What the store said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    Granted {
+        lease: LeaseId,
+        ttl: Duration,
+        sent_at: Instant,
+    },
+    Renewed {
+        ttl: Duration,
+        sent_at: Instant,
+    },
+    /// There is no such lease.
+    Gone,
+    /// No answer, or no useful one.
+    Nothing,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Grant,
+    Renew { lease: LeaseId, at: Instant },
+}
+
+impl Keeping {
+    pub(super) fn step(self, heard: Heard) -> Keeping {
+        match (self, heard) {
+            (_, Heard::Granted { lease, ttl, sent_at }) => Keeping::Lease { lease, ttl, sent_at },
+            (Keeping::Lease { lease, .. }, Heard::Renewed { ttl, sent_at }) => {
+                Keeping::Lease { lease, ttl, sent_at }
+            }
+            (Keeping::Nothing, Heard::Renewed { .. } | Heard::Gone) | (_, Heard::Gone) => Keeping::Nothing,
+            // Silence is not a loss: only the store knows. The owner stops by its deadline meanwhile.
+            (kept, Heard::Nothing) => kept,
+        }
+    }
+
+    pub(super) fn act(self) -> Act {
+        match self {
+            Keeping::Nothing => Act::Grant,
+            Keeping::Lease { lease, ttl, sent_at } => Act::Renew { lease, at: sent_at + ttl / 3 },
+        }
+    }
+
+    pub(super) fn state(self, margin: Duration) -> SessionState {
+        match self {
+            Keeping::Nothing => SessionState::Lost,
+            Keeping::Lease { lease, ttl, sent_at } => {
+                SessionState::Live { lease, until: sent_at + ttl.saturating_sub(margin) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(9);
+    const MARGIN: Duration = Duration::from_secs(2);
+    const LEASE: LeaseId = LeaseId(7);
+
+    #[test]
+    fn every_state_and_answer() {
+        let start = Instant::now();
+        let later = start + Duration::from_secs(3);
+        let kept = |sent_at| Keeping::Lease { lease: LEASE, ttl: TTL, sent_at };
+        let granted = Heard::Granted { lease: LEASE, ttl: TTL, sent_at: start };
+        let renewed = Heard::Renewed { ttl: TTL, sent_at: later };
+        for (before, heard, after) in [
+            (Keeping::Nothing, granted, kept(start)),
+            (Keeping::Nothing, renewed, Keeping::Nothing),
+            (Keeping::Nothing, Heard::Gone, Keeping::Nothing),
+            (Keeping::Nothing, Heard::Nothing, Keeping::Nothing),
+            (kept(later), granted, kept(start)),
+            (kept(start), renewed, kept(later)),
+            (kept(start), Heard::Gone, Keeping::Nothing),
+            (kept(start), Heard::Nothing, kept(start)),
+        ] {
+            assert_eq!(before.step(heard), after, "{before:?} heard {heard:?}");
+        }
+    }
+
+    #[test]
+    fn the_owner_stops_a_margin_before_the_store_can_end_the_lease() {
+        let start = Instant::now();
+        let kept = Keeping::Lease { lease: LEASE, ttl: TTL, sent_at: start };
+        assert_eq!(kept.act(), Act::Renew { lease: LEASE, at: start + TTL / 3 });
+        let state = kept.state(MARGIN);
+        assert_eq!(state, SessionState::Live { lease: LEASE, until: start + TTL - MARGIN });
+        assert_eq!(state.lease_at(start + TTL - MARGIN - Duration::from_millis(1)), Some(LEASE));
+        assert_eq!(state.lease_at(start + TTL - MARGIN), None);
+        assert_eq!(Keeping::Nothing.state(MARGIN), SessionState::Lost);
+        assert_eq!(
+            kept.state(2 * TTL),
+            SessionState::Live { lease: LEASE, until: start },
+            "never in the past of it"
+        );
+    }
+}
