@@ -11,9 +11,13 @@
 //! service saw it. So an answer that was under way for an hour never speaks for a later drain.
 
 mod ask;
+mod keeper;
+mod question;
 mod status;
 
 pub use ask::{Ask, DrainChange, ask, undrain};
+pub use keeper::{DrainKeeper, statuses};
+pub use question::{Question, own_question, own_ranges, questions};
 pub use status::{DrainPhase, DrainStatus, ServiceState, ServiceStatus, status};
 
 use capstan_meta::Txn;

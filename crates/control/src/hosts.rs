@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use capstan_meta::json_records;
-use capstan_meta::record::Extra;
+use capstan_meta::record::{Extra, Listing};
+use capstan_meta::session::Session;
+use capstan_meta::view::Snapshot;
 use serde::{Deserialize, Serialize};
 
-use crate::keys::{HostId, HostKey, Role, ServiceName};
+use crate::keys::{HostId, HostKey, Hosts, Role, ServiceName};
 
 /// What a host's daemon says about itself while it is up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +38,15 @@ pub struct HostRecord {
 
 json_records!(HostRecord);
 
-/// The key of a host.
+/// Registers this host for as long as the session lives, and waits until it is registered for the first time.
+///
+/// A registration that an earlier run of the same host left behind is taken over.
+pub async fn register(session: &Session, host: &HostId, record: &HostRecord) {
+    session.register(&HostKey { host: host.clone() }, record).await;
+}
+
+/// Every host that is up, in a snapshot that covers [`Hosts`].
 #[must_use]
-pub fn key(host: &HostId) -> HostKey {
-    HostKey { host: host.clone() }
+pub fn up(snapshot: &Snapshot) -> Listing<HostKey> {
+    snapshot.list(&Hosts {})
 }

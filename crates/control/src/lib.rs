@@ -11,8 +11,11 @@ pub mod api;
 pub mod drain;
 pub mod epoch;
 pub mod error;
+pub mod failure;
 pub mod hosts;
 pub mod keys;
+pub mod reconcile;
+pub mod tasks;
 
 pub use epoch::Epoch;
 pub use error::ControlError;

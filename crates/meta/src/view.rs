@@ -194,9 +194,10 @@ impl Changes {
         }
     }
 
-    /// What was last seen.
-    #[must_use]
-    pub fn seen(&self) -> &Arc<Snapshot> {
-        &self.seen
+    /// What the view shows now; from here on it counts as seen.
+    pub fn mark_seen(&mut self) -> Arc<Snapshot> {
+        self.published.borrow_and_update();
+        self.seen = self.shared.current.load_full();
+        self.seen.clone()
     }
 }
