@@ -68,6 +68,18 @@ impl Builder {
         self
     }
 
+    /// Runs it where `mount` is a disk of its own with so many bytes (a memory file system that only it sees), to see
+    /// what it does when the disk is full. Needs no privileges, but user namespaces.
+    #[must_use]
+    pub fn on_small_disk(mut self, mount: &Path, bytes: u64) -> Self {
+        let script = r#"mount -t tmpfs -o size="$1" tmpfs "$2" && shift 2 && exec "$@""#;
+        let mut arguments: Vec<OsString> =
+            ["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"].map(OsString::from).into();
+        arguments.extend([bytes.to_string().into(), mount.into(), self.program.into()]);
+        arguments.append(&mut self.arguments);
+        Self { program: "unshare".into(), package: Some("util-linux".into()), arguments, ..self }
+    }
+
     /// Starts it, with all output appended to the file `log`.
     pub fn spawn(self, log: impl Into<PathBuf>) -> anyhow::Result<Process> {
         Process::start(self, log.into())
