@@ -10,6 +10,8 @@
 pub use assignment::{Assignment, Placement, Tally};
 pub use cluster::Cluster;
 pub use error::PlacementError;
+pub use explain::explain;
+pub use grid::Grid;
 pub use node::{Domain, Node, NodeName, NodeState, Weight};
 pub use plan::{Add, Bound, NodeSummary, Plan, Removal, RoleChange, Step};
 pub use planner::plan;
@@ -34,3 +36,10 @@ mod problem;
 mod rebalance;
 mod repair;
 mod shares;
+
+mod explain;
+mod grid;
+
+pub mod compare;
+pub mod load;
+pub mod slots;

@@ -16,8 +16,11 @@ pub(super) fn exhaust(flow: &mut Flow<'_>) {
         if !levels.reach_sink {
             return;
         }
-        let mut round = Round::new(flow, levels);
-        round.run();
+        let before = flow.unplaced;
+        Round::new(flow, levels).run();
+        if flow.unplaced == before {
+            return;
+        }
     }
 }
 

@@ -72,7 +72,12 @@ pub(crate) fn solve(instance: &Instance<'_>) -> Result<Solution, Short> {
     while flow.unplaced > 0 {
         let Some(step) = distance::shortest(&flow) else { return Err(Short(flow.unplaced)) };
         flow.raise(&step);
+        let before = flow.unplaced;
         augment::exhaust(&mut flow);
+        // Shortest distances come with a chain of that length; without progress, stop instead of spinning.
+        if flow.unplaced == before {
+            return Err(Short(before));
+        }
     }
     let prices = flow.potential.iter().map(|&potential| flow.hub.potential - potential).collect();
     Ok(Solution { holders: flow.holders, prices })

@@ -26,24 +26,24 @@ impl Pool {
         mut admits: impl FnMut(Option<u32>) -> bool,
         mut choose: impl FnMut(u32) -> Choice,
     ) -> Option<u32> {
-        let mut left = self.groups.len();
-        let mut at = (offset % left.max(1) as u64) as usize;
-        while left > 0 {
-            left -= 1;
-            at = if at < self.groups.len() { at } else { 0 };
-            let (group, nodes) = &mut self.groups[at];
-            if admits((*group != UNBOUND).then_some(*group)) {
-                if let Some(node) = visit_nodes(nodes, offset >> 20, &mut choose) {
-                    return Some(node);
-                }
-                if nodes.is_empty() {
-                    self.groups.swap_remove(at);
-                    continue;
-                }
+        let mut chosen = None;
+        let start = (offset % self.groups.len().max(1) as u64) as usize;
+        wrapping(&mut self.groups, start, |(group, nodes)| {
+            if !admits((*group != UNBOUND).then_some(*group)) {
+                return Choice::Skip;
             }
-            at += 1;
-        }
-        None
+            let start = ((offset >> 20) % nodes.len().max(1) as u64) as usize;
+            let found = wrapping(nodes, start, |&mut node| choose(node));
+            match found.map(|at| nodes[at]) {
+                Some(node) => {
+                    chosen = Some(node);
+                    Choice::Stop
+                }
+                None if nodes.is_empty() => Choice::Drop,
+                None => Choice::Skip,
+            }
+        });
+        chosen
     }
 }
 
@@ -57,18 +57,20 @@ pub(super) enum Choice {
     Stop,
 }
 
-fn visit_nodes(nodes: &mut Vec<u32>, offset: u64, choose: &mut impl FnMut(u32) -> Choice) -> Option<u32> {
-    let mut left = nodes.len();
-    let mut at = (offset % left.max(1) as u64) as usize;
-    while left > 0 {
-        left -= 1;
-        at = if at < nodes.len() { at } else { 0 };
-        match choose(nodes[at]) {
-            Choice::Skip => at += 1,
-            Choice::Drop => {
-                nodes.swap_remove(at);
+/// Looks at every element once from `start` to the end and then from the beginning, dropping some on the way;
+/// where to stop, if anywhere.
+fn wrapping<T>(list: &mut Vec<T>, start: usize, mut choose: impl FnMut(&mut T) -> Choice) -> Option<usize> {
+    for (from, to) in [(start, usize::MAX), (0, start)] {
+        let mut at = from;
+        // Dropping moves the last element here: not yet seen in the first pass; in the second it does no harm.
+        while at < to.min(list.len()) {
+            match choose(&mut list[at]) {
+                Choice::Skip => at += 1,
+                Choice::Drop => {
+                    list.swap_remove(at);
+                }
+                Choice::Stop => return Some(at),
             }
-            Choice::Stop => return Some(nodes[at]),
         }
     }
     None
@@ -95,5 +97,26 @@ impl<K: Ord + Copy> Pools<K> {
 
     pub(super) fn keys(&self) -> impl Iterator<Item = K> + '_ {
         self.0.iter().filter(|(_, pool)| !pool.is_empty()).map(|(&key, _)| key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_is_offered_whatever_is_dropped_on_the_way() {
+        for start in 0..6 {
+            for drop_mask in 0u32..64 {
+                let mut list: Vec<u32> = (0..6).collect();
+                let mut seen = 0u32;
+                wrapping(&mut list, start, |&mut at| {
+                    seen |= 1 << at;
+                    if drop_mask >> at & 1 == 1 { Choice::Drop } else { Choice::Skip }
+                });
+                assert_eq!(seen, 63, "from {start}, dropping {drop_mask:b}");
+                assert_eq!(list.len() as u32, 6 - drop_mask.count_ones());
+            }
+        }
     }
 }

@@ -3,4 +3,12 @@
 mod support;
 
 mod churn;
+mod exact;
+mod golden;
 mod growth;
+mod input;
+mod load;
+mod repair;
+mod rules;
+mod scale;
+mod slots;

@@ -1,0 +1,110 @@
+//! Which node is primary of which slots of a Redis cluster, in few contiguous ranges?
+//!
+//! Every range is an entry in every client's slot table, so ranges are kept few; but no more slots move than the
+//! bound, since moving a slot costs far more than an entry. Choosing the cuts is a packing problem, so the number of
+//! ranges is the best of several orderly attempts and not proved least; the number of slots that move is.
+
+mod cuts;
+mod map;
+
+use serde::{Deserialize, Serialize};
+
+pub use map::{SLOTS, SlotMap, SlotRange};
+
+use crate::cluster::Cluster;
+use crate::error::PlacementError;
+use crate::node::{NodeName, NodeState};
+use crate::shares::{self, Groups};
+use cuts::{Quota, Run};
+
+/// Slots to move from one node to another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotMove {
+    /// Which slots.
+    pub slots: SlotRange,
+    /// Who has them; `None` if nobody does.
+    pub from: Option<NodeName>,
+    /// Who gets them.
+    pub to: NodeName,
+}
+
+/// One node in the light of a slot plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotSummary {
+    /// Which node.
+    pub node: NodeName,
+    /// Slots before.
+    pub slots_before: u32,
+    /// Slots afterwards.
+    pub slots: u32,
+    /// Ranges afterwards.
+    pub ranges: u32,
+}
+
+/// What to move, and the ranges afterwards.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotPlan {
+    /// Moves in order of slot.
+    pub moves: Vec<SlotMove>,
+    /// Slots that any plan must move.
+    pub lower_bound: u32,
+    /// Each node before and afterwards, by name.
+    pub nodes: Vec<SlotSummary>,
+    /// Ranges afterwards.
+    pub slots: SlotMap,
+}
+
+impl SlotPlan {
+    /// Slots that move.
+    pub fn slots_moved(&self) -> u32 {
+        self.moves.iter().map(|step| step.slots.len()).sum()
+    }
+}
+
+/// Spreads the primaries of all slots over the serving nodes, within one of the weighted fair share.
+pub fn plan_slots(cluster: &Cluster, present: &SlotMap) -> Result<SlotPlan, PlacementError> {
+    let serving: Vec<_> = cluster.nodes().iter().filter(|node| node.state == NodeState::Serving).collect();
+    if serving.is_empty() {
+        return Err(PlacementError::TooFewNodes { copies: 1, serving: 0 });
+    }
+    present.check_owners(cluster)?;
+    let position =
+        |name: &NodeName| serving.binary_search_by(|node| node.name.cmp(name)).ok().map(|at| at as u32);
+    let runs = present.runs(position);
+    let weights: Vec<u32> = serving.iter().map(|node| node.weight.get()).collect();
+    let apart = Groups::new((0..weights.len() as u32).collect(), 1);
+    let shares = shares::fair(u32::from(SLOTS), 1, &weights, &apart);
+    let fair: Vec<(u32, u32)> = shares.iter().map(|share| (share.floor(1), share.ceil(1))).collect();
+    let quota = Quota::new(&runs, &fair);
+    let lower_bound = quota.moved();
+    let after = name_owners(cuts::fewest_ranges(&runs, &quota), |at| serving[at as usize].name.clone());
+    Ok(SlotPlan {
+        moves: present.moves_to(&after),
+        lower_bound,
+        nodes: summarise(cluster, present, &after),
+        slots: after,
+    })
+}
+
+fn name_owners(runs: Vec<Run>, name: impl Fn(u32) -> NodeName) -> SlotMap {
+    let mut first = 0;
+    let mut ranges = Vec::with_capacity(runs.len());
+    for run in runs {
+        if let Some(owner) = run.owner {
+            ranges.push((SlotRange::trusted(first, first + run.len - 1), name(owner)));
+        }
+        first += run.len;
+    }
+    SlotMap::trusted(ranges)
+}
+
+fn summarise(cluster: &Cluster, before: &SlotMap, after: &SlotMap) -> Vec<SlotSummary> {
+    let (before, after) = (before.tally(), after.tally());
+    let summary = |node: &crate::Node| SlotSummary {
+        node: node.name.clone(),
+        slots_before: before.get(&node.name).map_or(0, |&(slots, _)| slots),
+        slots: after.get(&node.name).map_or(0, |&(slots, _)| slots),
+        ranges: after.get(&node.name).map_or(0, |&(_, ranges)| ranges),
+    };
+    cluster.nodes().iter().map(summary).collect()
+}
