@@ -1,1 +1,97 @@
-//! placeholder
+//! The HTTP side of a Capstan process: health, metrics, the JSON API and the start page.
+//!
+//! A router is made from a [`State`] and served by the binary, which decides where. This crate knows hosts and drains;
+//! it may not know how the process was configured or which roles it runs, except for what the state tells it.
+//!
+//! Read first: [`State`] (what is served), [`Health`] (when the process is ready), [`Metrics`] (what is counted).
+
+mod error;
+mod health;
+mod hosts;
+mod metrics;
+mod page;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State as Extract;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use axum::{Json, Router, middleware};
+use capstan_control::tasks::Supervisor;
+use capstan_meta::{MetaError, Store, StoreStatus};
+use serde_json::json;
+
+pub use error::ApiError;
+pub use health::Health;
+pub use metrics::Metrics;
+
+/// How long a page waits for the metadata store before it says that the store does not answer.
+const STORE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// What the router serves. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// The metadata store.
+    pub store: Store,
+    /// Which parts of the process are ready.
+    pub health: Health,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// What runs in this process.
+    pub tasks: Supervisor,
+    /// About this process.
+    pub about: Arc<About>,
+}
+
+/// What a process says about itself.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Version of the build.
+    pub version: String,
+    /// Id of the host that the process stands for, if it stands for one.
+    pub host: Option<String>,
+    /// What runs where: name and address, in the order in which they are shown.
+    pub endpoints: Vec<(String, String)>,
+}
+
+impl State {
+    /// The store's own status, unless it takes too long.
+    async fn store_status(&self) -> Result<StoreStatus, MetaError> {
+        match tokio::time::timeout(STORE_DEADLINE, self.store.status()).await {
+            Ok(status) => status,
+            Err(_) => Err(MetaError::Unavailable(format!("no answer within {} s", STORE_DEADLINE.as_secs()))),
+        }
+    }
+}
+
+/// Everything that is served over HTTP.
+pub fn router(state: State) -> Router {
+    let counted = middleware::from_fn_with_state(state.metrics.clone(), metrics::count);
+    Router::new()
+        .route("/", get(page::start))
+        .route("/livez", get(health::livez))
+        .route("/readyz", get(health::readyz))
+        .route("/healthz", get(health::readyz))
+        .route("/metrics", get(metrics::scrape))
+        .route("/version", get(version))
+        .route("/api/v1/tasks", get(tasks))
+        .route("/api/v1/hosts", get(hosts::list))
+        .route("/api/v1/hosts/{id}", get(hosts::show))
+        .route("/api/v1/hosts/{id}/drain", put(hosts::drain).delete(hosts::undrain))
+        .fallback(not_found)
+        .route_layer(counted)
+        .with_state(state)
+}
+
+async fn version(Extract(state): Extract<State>) -> Response {
+    Json(json!({ "name": "capstan", "version": state.about.version })).into_response()
+}
+
+async fn tasks(Extract(state): Extract<State>) -> Response {
+    Json(json!({ "tasks": state.tasks.snapshot(), "kinds": state.tasks.counts() })).into_response()
+}
+
+async fn not_found(uri: axum::http::Uri) -> ApiError {
+    ApiError::not_found(format!("there is no page {}; the start page is /", uri.path()))
+}

@@ -1,0 +1,66 @@
+//! How an error looks over HTTP: which status, and a body that says what happened and what to do.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use capstan_control::ControlError;
+use capstan_meta::{MetaError, Remedy};
+use serde_json::json;
+
+/// An error as a client of the JSON API sees it.
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    message: String,
+}
+
+impl ApiError {
+    /// What was asked for does not exist.
+    #[must_use]
+    pub fn not_found(message: String) -> ApiError {
+        ApiError { status: StatusCode::NOT_FOUND, message }
+    }
+
+    /// The metadata holds something that cannot be read.
+    #[must_use]
+    pub fn unreadable(message: String) -> ApiError {
+        ApiError { status: StatusCode::INTERNAL_SERVER_ERROR, message }
+    }
+
+    /// The status for what may be done about an error.
+    #[must_use]
+    pub fn of(remedy: Remedy, message: String) -> ApiError {
+        let status = match remedy {
+            Remedy::Retry => StatusCode::SERVICE_UNAVAILABLE,
+            Remedy::Refresh | Remedy::Fenced => StatusCode::CONFLICT,
+            Remedy::Reject => StatusCode::BAD_REQUEST,
+            Remedy::Report => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        ApiError { status, message }
+    }
+}
+
+impl From<MetaError> for ApiError {
+    fn from(error: MetaError) -> ApiError {
+        ApiError::of(error.remedy(), error.to_string())
+    }
+}
+
+impl From<ControlError> for ApiError {
+    fn from(error: ControlError) -> ApiError {
+        match error {
+            ControlError::UnknownHost(_) => ApiError::not_found(error.to_string()),
+            ControlError::NothingToDrain(_)
+            | ControlError::Contended { .. }
+            | ControlError::InvalidName(_)
+            | ControlError::BadValue(_)
+            | ControlError::Store(_) => ApiError::of(error.remedy(), error.to_string()),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(json!({ "error": self.message }))).into_response()
+    }
+}
