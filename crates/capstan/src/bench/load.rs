@@ -1,0 +1,102 @@
+//! Closed-loop load: so many clients, each sending its next request when the last one was answered, for so long.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use hdrhistogram::Histogram;
+use tokio::task::JoinSet;
+
+/// What a load achieved.
+#[derive(Debug)]
+pub(crate) struct Load {
+    /// Requests answered a second, over all clients.
+    pub(crate) rate: f64,
+    /// Median time of one request, in milliseconds.
+    pub(crate) p50_ms: f64,
+}
+
+/// The part of a cell that is not counted: connections, caches and pages get warm.
+const WARM_UP_SHARE: u32 = 5;
+
+/// Runs `clients` loops for `time`; each request is made by the closure from (client, number of the request).
+pub(crate) async fn load<Request, Answer>(clients: usize, time: Duration, request: Request) -> Result<Load>
+where
+    Request: Fn(usize, u64) -> Answer + Clone + Send + 'static,
+    Answer: Future<Output = Result<()>> + Send + 'static,
+{
+    let begin = Instant::now() + time / WARM_UP_SHARE;
+    let end = begin + time;
+    let mut tasks = JoinSet::new();
+    for client in 0..clients {
+        tasks.spawn(one_client(client, begin, end, request.clone()));
+    }
+    let mut all = histogram()?;
+    while let Some(done) = tasks.join_next().await {
+        all.add(done??)?;
+    }
+    let rate = all.len() as f64 / time.as_secs_f64();
+    Ok(Load { rate, p50_ms: all.value_at_quantile(0.5) as f64 / 1e6 })
+}
+
+async fn one_client<Request, Answer>(
+    client: usize,
+    begin: Instant,
+    end: Instant,
+    request: Request,
+) -> Result<Histogram<u64>>
+where
+    Request: Fn(usize, u64) -> Answer,
+    Answer: Future<Output = Result<()>>,
+{
+    let mut times = histogram()?;
+    for number in 0.. {
+        let sent = Instant::now();
+        if sent >= end {
+            break;
+        }
+        request(client, number).await?;
+        let answered = Instant::now();
+        if sent >= begin && answered <= end {
+            times.record(nanos(answered - sent))?;
+        }
+    }
+    Ok(times)
+}
+
+/// A histogram of nanoseconds, exact to one part in a thousand.
+pub(crate) fn histogram() -> Result<Histogram<u64>> {
+    Ok(Histogram::new(3)?)
+}
+
+/// Nanoseconds of a duration; five centuries are enough.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The middle one of some figures (the lower middle of an even number).
+pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_ignores_outliers() {
+        assert_eq!(median(vec![900.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![2.0, 1.0]), 1.0);
+        assert_eq!(median(vec![]), 0.0);
+    }
+
+    #[tokio::test]
+    async fn a_load_counts_what_was_answered() {
+        let load = load(4, Duration::from_millis(50), |_, _| async {
+            tokio::task::yield_now().await;
+            Ok(())
+        });
+        assert!(load.await.unwrap().rate > 100.0);
+    }
+}

@@ -1,0 +1,50 @@
+//! What the figures were measured on: every benchmark page says it.
+
+use std::path::Path;
+
+/// A line a fact: name and value.
+pub(crate) fn facts(dir: &Path) -> Vec<(&'static str, String)> {
+    vec![
+        ("Processor", processor()),
+        ("Memory", memory()),
+        ("Kernel", kernel()),
+        ("Disk", filesystem(dir)),
+        ("Capstan", format!("{} ({})", env!("CARGO_PKG_VERSION"), profile())),
+        ("Peers", super::peer::etcd_version().unwrap_or_else(|_| "no etcd".to_owned())),
+    ]
+}
+
+fn profile() -> &'static str {
+    if cfg!(debug_assertions) { "debug build: these figures say nothing" } else { "release build" }
+}
+
+fn processor() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown");
+    format!("{cores} cores, {}", model.trim_start_matches([' ', '\t', ':']).trim())
+}
+
+fn memory() -> String {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap_or("0 kB");
+    let kib: u64 = kib.trim().trim_end_matches("kB").trim().parse().unwrap_or_default();
+    format!("{:.1} GiB", kib as f64 / 1024.0 / 1024.0)
+}
+
+fn kernel() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("Linux {}", release.trim())
+}
+
+/// Type of the file system that the directory is on: the mount with the longest path that holds it.
+fn filesystem(dir: &Path) -> String {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        Some((fields.next()?, fields.next()?))
+    });
+    let holding = mounts.filter(|(path, _)| dir.starts_with(path)).max_by_key(|(path, _)| path.len());
+    holding.map_or_else(|| "unknown".to_owned(), |(_, kind)| kind.to_owned())
+}

@@ -1,0 +1,136 @@
+//! What is measured: areas, each a list of rows, ours beside the peer's on the same machine in the same run.
+
+mod load;
+mod machine;
+mod meta;
+mod page;
+mod peer;
+
+use std::path::Path;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::output;
+
+pub(crate) use page::{figure as page_figure, page, ratio as page_ratio};
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Area {
+    /// The metadata store beside etcd
+    Meta,
+}
+
+impl Area {
+    /// Every area, in the order of the page.
+    pub(crate) const ALL: &[Area] = &[Area::Meta];
+
+    /// The area's heading and what its rows say.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Area::Meta => "Metadata store",
+        }
+    }
+
+    /// How its figures were made, in one paragraph.
+    pub(crate) fn method(self) -> &'static str {
+        match self {
+            Area::Meta => meta::METHOD,
+        }
+    }
+
+    /// Measures it; files go below `dir`.
+    pub(crate) async fn run(self, scale: Scale, dir: &Path) -> Result<Vec<Row>> {
+        match self {
+            Area::Meta => meta::run(scale, dir).await,
+        }
+    }
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scale {
+    /// What the page shows.
+    Full,
+    /// Seconds instead of minutes, to see that everything works; the figures mean little.
+    Quick,
+}
+
+/// Tells whoever waits what is being measured.
+fn progress(text: &str) {
+    output::say(format!("measuring {text}"));
+}
+
+/// One measure: what we reach and what the peer reaches.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row {
+    /// What was measured.
+    pub(crate) row: String,
+    /// Our figure.
+    pub(crate) ours: f64,
+    /// Who is compared with.
+    pub(crate) peer: String,
+    /// The peer's figure.
+    pub(crate) theirs: f64,
+    /// Unit of both; rates end in `/s`.
+    pub(crate) unit: String,
+}
+
+/// Which figures are the good ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    /// Rates.
+    Higher,
+    /// Times, sizes, counts of moves.
+    Lower,
+}
+
+impl Row {
+    /// A row of these figures.
+    pub(crate) fn new(row: &str, ours: f64, peer: &str, theirs: f64, unit: &str) -> Row {
+        Row { row: row.to_owned(), ours, peer: peer.to_owned(), theirs, unit: unit.to_owned() }
+    }
+
+    /// Of rates (`.../s`) more is better, of everything else less.
+    pub(crate) fn better(&self) -> Better {
+        if self.unit.ends_with("/s") { Better::Higher } else { Better::Lower }
+    }
+
+    /// How many times better we are than the peer: above 1 is good for us, whatever the unit.
+    pub(crate) fn ratio(&self) -> f64 {
+        match self.better() {
+            Better::Higher => quotient(self.ours, self.theirs),
+            Better::Lower => quotient(self.theirs, self.ours),
+        }
+    }
+}
+
+/// Nothing divided by nothing is a draw; something divided by nothing has no ratio worth printing.
+fn quotient(ours: f64, theirs: f64) -> f64 {
+    match (ours == 0.0, theirs == 0.0) {
+        (true, true) => 1.0,
+        (false, true) => f64::INFINITY,
+        (true, false) | (false, false) => ours / theirs,
+    }
+}
+
+/// The row as printed by `-o json`.
+#[derive(Serialize)]
+struct Document<'a> {
+    row: &'a str,
+    ours: f64,
+    peer: &'a str,
+    theirs: f64,
+    ratio: Option<f64>,
+    unit: &'a str,
+}
+
+impl Serialize for Row {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let ratio = Some(self.ratio()).filter(|ratio| ratio.is_finite());
+        let Row { row, ours, peer, theirs, unit } = self;
+        Document { row, ours: *ours, peer, theirs: *theirs, ratio, unit }.serialize(serializer)
+    }
+}

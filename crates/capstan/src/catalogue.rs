@@ -1,0 +1,6 @@
+//! All keys of the product: the catalogues that the crates declare in their `keys.rs`.
+
+use capstan_meta::record::KeyDoc;
+
+/// The catalogues, in the order of the reference page.
+pub(crate) const CATALOGUES: &[&[KeyDoc]] = &[capstan_control::keys::CATALOGUE];

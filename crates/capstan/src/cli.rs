@@ -1,0 +1,122 @@
+//! What can be typed: the tree of commands and the options that all of them share.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands::{bench, completions, config, controller, docs, host, hosts, meta, status, up};
+use crate::exit::Exit;
+use crate::logging::LogFormat;
+use crate::output::Format;
+
+/// One control plane for the stateful services on your own machines.
+#[derive(Debug, Parser)]
+#[command(
+    name = "capstan",
+    version,
+    propagate_version = false,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+#[command(subcommand_required = true, arg_required_else_help = true, after_help = epilogue())]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub(crate) struct Options {
+    /// Read settings from this TOML file
+    #[arg(long, global = true, value_name = "FILE", env = "CAPSTAN_CONFIG", hide_env_values = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one setting, over file and environment; may be repeated
+    #[arg(long, global = true, value_name = "KEY=VALUE", value_parser = pair)]
+    pub(crate) set: Vec<(String, String)>,
+    /// Endpoints of the metadata store, separated by commas
+    #[arg(
+        long,
+        global = true,
+        value_name = "URLS",
+        env = "CAPSTAN_META",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) meta: Vec<String>,
+    /// Form of the data on stdout: table or json
+    #[arg(
+        hide_possible_values = true,
+        short,
+        long,
+        global = true,
+        value_name = "FORM",
+        env = "CAPSTAN_OUTPUT",
+        hide_env_values = true
+    )]
+    #[arg(default_value = "table", hide_default_value = true)]
+    pub(crate) output: Format,
+    /// Form of the log lines on stderr: text or json
+    #[arg(hide_possible_values = true, long, global = true, value_name = "FORM")]
+    pub(crate) log: Option<LogFormat>,
+    /// What is logged: error, warn, info, debug, trace, or a filter
+    #[arg(long, global = true, value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run everything on this machine in one process, with an embedded metadata store
+    Up(up::UpArgs),
+    /// Run the daemon of one machine of a cluster
+    Host(host::HostArgs),
+    /// Run the stateless deciders of a cluster
+    Controller(controller::ControllerArgs),
+    /// Say whether all is well, or what to do first
+    Status(status::StatusArgs),
+    /// See the machines of the cluster, drain them and take them back
+    #[command(subcommand)]
+    Hosts(hosts::HostsCommand),
+    /// Read, write, serve and keep the metadata
+    #[command(subcommand)]
+    Meta(meta::MetaCommand),
+    /// Check and show the settings
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    /// Measure this build beside its peers, on this machine
+    Bench(bench::BenchArgs),
+    /// Print reference pages
+    #[command(subcommand)]
+    Docs(docs::DocsCommand),
+    /// Print a completion script for a shell
+    Completions(completions::CompletionsArgs),
+    /// Print the version
+    Version,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, such as meta.dir=/var/lib/capstan")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// The end of the help text: what exit codes mean.
+fn epilogue() -> String {
+    let mut text = String::from("Exit codes:\n");
+    for exit in Exit::ALL {
+        text.push_str(&format!("  {:>3}  {}\n", exit.code(), exit.meaning()));
+    }
+    text.push_str("\nEverything binds to this machine only, unless told otherwise. Manual: docs/operate.md");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_tree_of_commands_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,131 @@
+//! `capstan docs`: the pages that are printed from the code, so that they cannot say something else than it does.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use capstan_meta::record::{KeyDoc, Lifetime, RecordFormat, Secrecy};
+use clap::CommandFactory as _;
+
+use crate::catalogue::CATALOGUES;
+use crate::cli::Cli;
+use crate::config::{KEYS, Kind};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::output::{Format, say};
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum DocsCommand {
+    /// Print docs/metadata.md: every key, its record, who writes it and how long it lives
+    Metadata,
+    /// Print the reference of all settings, as it stands in docs/operate.md
+    Settings,
+    /// Print the table of exit codes, as it stands in docs/operate.md
+    ExitCodes,
+    /// Write a manual page for every command
+    Man {
+        /// The directory to write to
+        dir: PathBuf,
+    },
+}
+
+pub(crate) fn run(command: DocsCommand, context: &mut Context) -> Result<Exit> {
+    match command {
+        DocsCommand::Metadata => match context.out.format {
+            Format::Table => context.out.bytes(metadata().as_bytes())?,
+            Format::Json => context.out.json(&CATALOGUES.concat())?,
+        },
+        DocsCommand::Settings => context.out.bytes(settings().as_bytes())?,
+        DocsCommand::ExitCodes => context.out.bytes(exit_codes().as_bytes())?,
+        DocsCommand::Man { dir } => {
+            std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+            clap_mangen::generate_to(Cli::command(), &dir)
+                .with_context(|| format!("cannot write manual pages to {}", dir.display()))?;
+            say(format!(
+                "wrote manual pages to {}; read one with: man -l {}/capstan.1",
+                dir.display(),
+                dir.display()
+            ));
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// The page of all keys.
+fn metadata() -> String {
+    let mut page = String::from(
+        "# Metadata\n\nEvery key that Capstan writes, printed from the declarations in the `keys.rs` files by `capstan docs \
+         metadata`; do not edit.\nThe tree is the contract: all of it can be read with `etcdctl get / --prefix` or `capstan \
+         meta tree`. With `meta.prefix` set, every key\nbegins with that prefix.\n\n",
+    );
+    page.push_str("| key | record | format | written by | lives |\n|---|---|---|---|---|\n");
+    for doc in CATALOGUES.iter().copied().flatten() {
+        let _ = writeln!(
+            page,
+            "| `{}` | `{}` | {} | {} | {} |",
+            doc.pattern,
+            doc.record,
+            format_word(doc.format),
+            doc.writer,
+            lifetime(doc)
+        );
+    }
+    for doc in CATALOGUES.iter().copied().flatten() {
+        let _ = write!(page, "\n## `{}`\n\n{}\n", doc.pattern, doc.doc.trim());
+        if doc.secrecy == Secrecy::Secret {
+            page.push_str(
+                "\nThe value is a secret: trees, pages and logs show that it is there, never what it is.\n",
+            );
+        }
+    }
+    page
+}
+
+fn format_word(format: RecordFormat) -> &'static str {
+    match format {
+        RecordFormat::Json => "JSON",
+        RecordFormat::Text => "text",
+        RecordFormat::Empty => "empty",
+        RecordFormat::Null => "`null`",
+    }
+}
+
+fn lifetime(doc: &KeyDoc) -> &'static str {
+    match doc.lifetime {
+        Lifetime::Durable => "until deleted",
+        Lifetime::Leased => "with its writer's lease",
+    }
+}
+
+/// The table of all settings.
+fn settings() -> String {
+    let mut text = String::from("| setting | variable | default | meaning |\n|---|---|---|---|\n");
+    for key in KEYS {
+        let default = if key.default.is_empty() { "-".to_owned() } else { format!("`{}`", key.default) };
+        let _ = writeln!(
+            text,
+            "| `{}` | `{}` | {default} | {}{} |",
+            key.path,
+            key.variable(),
+            key.about,
+            kind(key.kind)
+        );
+    }
+    text
+}
+
+fn kind(kind: Kind) -> String {
+    match kind {
+        Kind::Choice(words) => format!(" One of `{}`.", words.join("`, `")),
+        Kind::Text | Kind::Secret | Kind::Path | Kind::Address | Kind::Flag => String::new(),
+        Kind::Count | Kind::Span | Kind::List | Kind::Labels => String::new(),
+    }
+}
+
+fn exit_codes() -> String {
+    let mut text = String::from("| code | meaning |\n|---:|---|\n");
+    for exit in Exit::ALL {
+        let _ = writeln!(text, "| {} | {} |", exit.code(), exit.meaning());
+    }
+    text
+}

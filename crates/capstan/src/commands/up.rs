@@ -1,0 +1,142 @@
+//! `capstan up`: everything for one machine in one process.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use capstan_console::{Metrics, State};
+use capstan_meta::Store;
+use capstan_meta::embedded::Embedded;
+use tokio::net::TcpListener;
+
+use crate::commands::version::VERSION;
+use crate::config::{Config, Flag, Mode};
+use crate::context::Context;
+use crate::daemon::{self, Endpoints, Process};
+use crate::exit::Exit;
+use crate::logging;
+use crate::output::Format;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  capstan up\n  capstan up --dir /var/lib/capstan --port-base 7800\n  \
+    capstan up --port-base 0 --ready-file ready.json   # for scripts: any free ports, told in the file")]
+pub(crate) struct UpArgs {
+    /// The data directory (setting meta.dir)
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// The first port (7700 by default): console here, metadata on the next one; 0 takes any free ones
+    #[arg(long, value_name = "PORT")]
+    port_base: Option<u16>,
+    /// Write all endpoints as JSON to this file once everything serves
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+}
+
+/// What has been bound and opened.
+struct Opened {
+    http: TcpListener,
+    wire: TcpListener,
+    embedded: Embedded,
+    endpoints: Endpoints,
+}
+
+pub(crate) async fn run(args: UpArgs, context: &mut Context) -> Result<Exit> {
+    set_flags(&args, context);
+    let config = context.config()?;
+    if config.meta.mode == Mode::Etcd {
+        bail!(
+            "meta.mode is `etcd`, and `capstan up` brings its own store; use `capstan host` and `capstan controller`"
+        );
+    }
+    logging::begin(&context.layers()?)?;
+    let mut process = Process::new(config.host.stop_deadline)?;
+    let opened = open(&config).await?;
+    let endpoints = opened.endpoints.clone();
+    start(&mut process, opened, &config)?;
+    let announce = || {
+        endpoints.announce(&config.meta.dir, args.ready_file.as_deref())?;
+        greet(&endpoints, context)
+    };
+    process.run(announce).await
+}
+
+fn set_flags(args: &UpArgs, context: &mut Context) {
+    context.flags.extend(args.dir.iter().map(|dir| Flag::new("--dir", "meta.dir", dir.display())));
+    if let Some(base) = args.port_base {
+        let next = if base == 0 { 0 } else { base.saturating_add(1) };
+        context.flags.push(Flag::new("--port-base", "http.listen", format!("127.0.0.1:{base}")));
+        context.flags.push(Flag::new("--port-base", "meta.listen", format!("127.0.0.1:{next}")));
+    }
+}
+
+/// Binds everything, then opens the store: a taken port leaves no trace.
+async fn open(config: &Config) -> Result<Opened> {
+    let http = daemon::bind(config.http_listen, "http.listen").await?;
+    let wire = daemon::bind(config.meta.listen, "meta.listen").await?;
+    let embedded = daemon::open(&config.meta).await?;
+    let scheme = if config.meta.serve_tls.is_some() { "https" } else { "http" };
+    let endpoints = Endpoints {
+        meta: format!("{scheme}://{}", wire.local_addr()?),
+        http: Some(format!("http://{}", http.local_addr()?)),
+        host: Some(config.host.id.clone()),
+        dir: Some(std::path::absolute(&config.meta.dir)?),
+        pid: std::process::id(),
+        version: VERSION.to_owned(),
+    };
+    Ok(Opened { http, wire, embedded, endpoints })
+}
+
+fn start(process: &mut Process, opened: Opened, config: &Config) -> Result<()> {
+    let Opened { http, wire, embedded, endpoints } = opened;
+    let store = Store::new(embedded.clone());
+    let addresses = BTreeMap::from([
+        ("http".to_owned(), http.local_addr()?.to_string()),
+        ("meta".to_owned(), wire.local_addr()?.to_string()),
+    ]);
+    let watched = embedded.clone();
+    let state = State {
+        store: store.clone(),
+        health: process.health.clone(),
+        metrics: Metrics::with_watchers(VERSION, move || watched.watchers()),
+        tasks: process.supervisor.clone(),
+        about: Arc::new(endpoints.about()),
+    };
+    daemon::start_wire(process, wire, embedded, config)?;
+    daemon::start_http(process, http, state);
+    let session = daemon::start_session(store.clone(), &config.host);
+    daemon::start_controller(process, &store, &session, &config.host.id);
+    let roles = ["meta", "controller", "console"];
+    daemon::start_host(process, &store, &session, &config.host, &roles, addresses)
+}
+
+/// What runs where, and what to type next.
+fn greet(endpoints: &Endpoints, context: &mut Context) -> Result<()> {
+    if context.out.format == Format::Json {
+        return context.out.json(endpoints).and_then(|()| context.out.flush());
+    }
+    let dir = endpoints.dir.clone().unwrap_or_default();
+    let host = endpoints.host.clone().unwrap_or_default();
+    let http = endpoints.http.clone().unwrap_or_default();
+    let there = if std::path::absolute("data").ok() == Some(dir.clone()) {
+        String::new()
+    } else {
+        format!(" --meta {}", endpoints.meta)
+    };
+    context.out.line(format!(
+        "Capstan {VERSION} is up.\n\n  \
+         console    {http}\n  \
+         metadata   {meta} (etcd v3 wire)\n  \
+         host       {host}\n  \
+         data       {dir}\n\n\
+         Next, in another terminal:\n\n  \
+         capstan status{there}\n  \
+         capstan hosts list{there}\n  \
+         capstan meta tree{there}\n  \
+         ETCDCTL_API=3 etcdctl --endpoints {meta} get / --prefix\n\n\
+         Ctrl-C stops it; the data stays.",
+        meta = endpoints.meta,
+        dir = dir.display(),
+    ))?;
+    context.out.flush()
+}

@@ -1,0 +1,173 @@
+//! Which settings exist: name, kind, default and meaning of every one, declared once.
+//!
+//! The file's grammar, the environment variables, `config show` and the reference in `docs/operate.md` all come from
+//! this table. A setting is added here only together with the code that reads it.
+
+/// What a setting holds, and therefore how its text is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Any text.
+    Text,
+    /// Text that is never printed.
+    Secret,
+    /// A file or directory.
+    Path,
+    /// `ip:port`.
+    Address,
+    /// `true` or `false`.
+    Flag,
+    /// A whole number.
+    Count,
+    /// A time span with its unit: `500ms`, `10s`, `5m`.
+    Span,
+    /// Several texts: an array in the file, separated by commas elsewhere.
+    List,
+    /// Names and values: a table in the file, `name=value,name=value` elsewhere.
+    Labels,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+}
+
+/// One setting.
+#[derive(Debug)]
+pub(crate) struct Key {
+    /// `section.name`.
+    pub(crate) path: &'static str,
+    /// How its value is read.
+    pub(crate) kind: Kind,
+    /// The value if nobody sets it; empty: unset.
+    pub(crate) default: &'static str,
+    /// One sentence for the reference.
+    pub(crate) about: &'static str,
+}
+
+impl Key {
+    /// The environment variable that sets it: `meta.listen` is `CAPSTAN_META_LISTEN`.
+    pub(crate) fn variable(&self) -> String {
+        format!("CAPSTAN_{}", self.path.replace('.', "_").to_uppercase())
+    }
+}
+
+const fn key(path: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Key {
+    Key { path, kind, default, about }
+}
+
+/// Every setting there is, in the order in which they are shown.
+pub(crate) const KEYS: &[Key] = &[
+    key(
+        "meta.mode",
+        Kind::Choice(&["embedded", "etcd"]),
+        "embedded",
+        "Where the metadata lives: in this process, or in an etcd that is reached through `meta.endpoints`.",
+    ),
+    key(
+        "meta.dir",
+        Kind::Path,
+        "data",
+        "Data directory of the embedded store. One process at a time may open it.",
+    ),
+    key("meta.listen", Kind::Address, "127.0.0.1:7701", "Where the embedded store serves the etcd v3 wire."),
+    key(
+        "meta.allow_insecure",
+        Kind::Flag,
+        "false",
+        "Allow `meta.listen` on an address that other machines reach although clients need no certificate.",
+    ),
+    key(
+        "meta.serve_cert",
+        Kind::Path,
+        "",
+        "Certificate chain (PEM) with which `meta.listen` is served over TLS.",
+    ),
+    key("meta.serve_key", Kind::Path, "", "Private key (PEM) of `meta.serve_cert`."),
+    key(
+        "meta.serve_client_ca",
+        Kind::Path,
+        "",
+        "Authority (PEM) whose certificates clients of `meta.listen` must show; needs `meta.serve_cert`.",
+    ),
+    key(
+        "meta.endpoints",
+        Kind::List,
+        "",
+        "Endpoints of the metadata store for `host`, `controller` and the operator commands: `http://` or \
+         `https://`, host and port. Unset: the embedded store's address.",
+    ),
+    key(
+        "meta.prefix",
+        Kind::Text,
+        "",
+        "Put before every key, so that several installations share one etcd. Begins with `/`, has no `/` at the end.",
+    ),
+    key("meta.user", Kind::Text, "", "User name at etcd; needs `meta.password`."),
+    key("meta.password", Kind::Secret, "", "Password at etcd. Better set by environment than by file."),
+    key(
+        "meta.tls_ca",
+        Kind::Path,
+        "",
+        "Authority (PEM) that signed the certificates of `https://` endpoints.",
+    ),
+    key("meta.tls_cert", Kind::Path, "", "Certificate (PEM) shown to the endpoints; needs `meta.tls_key`."),
+    key("meta.tls_key", Kind::Path, "", "Private key (PEM) of `meta.tls_cert`."),
+    key(
+        "meta.history",
+        Kind::Count,
+        "100000",
+        "How many revisions the embedded store keeps before it compacts by itself; 0 keeps everything.",
+    ),
+    key(
+        "http.listen",
+        Kind::Address,
+        "127.0.0.1:7700",
+        "Where the console, the JSON API and the metrics are served.",
+    ),
+    key(
+        "http.allow_insecure",
+        Kind::Flag,
+        "false",
+        "Allow `http.listen` on an address that other machines reach, although HTTP has neither TLS nor passwords.",
+    ),
+    key(
+        "host.id",
+        Kind::Text,
+        "",
+        "Name of this host in the metadata: letters, digits, `.`, `_`, `-`. Unset: the machine's host name.",
+    ),
+    key(
+        "host.labels",
+        Kind::Labels,
+        "",
+        "Facts about this host that placement may use, such as rack and zone.",
+    ),
+    key(
+        "host.lease_ttl",
+        Kind::Span,
+        "10s",
+        "For how long the host counts as alive after it was last heard of (2s to 10m).",
+    ),
+    key(
+        "host.stop_deadline",
+        Kind::Span,
+        "10s",
+        "How long a stop waits for what is still running before it names it and gives up.",
+    ),
+    key("log.format", Kind::Choice(&["text", "json"]), "text", "Form of the log lines on stderr."),
+    key(
+        "log.level",
+        Kind::Text,
+        "info",
+        "What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,capstan_meta=debug`.",
+    ),
+];
+
+/// The setting with this name.
+pub(crate) fn find(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+/// The sections, in the order in which they are shown.
+pub(crate) fn sections() -> Vec<&'static str> {
+    let mut sections: Vec<_> = KEYS.iter().filter_map(|key| key.path.split('.').next()).collect();
+    sections.dedup();
+    sections
+}

@@ -1,0 +1,133 @@
+//! The daemon of one host: says that it is up, and answers drains for itself.
+//!
+//! As far as drains are concerned the daemon is a service like the others. It has nothing to move, so it answers at
+//! once; a drain of a host without other services has somebody who answers it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use capstan_console::Health;
+use capstan_control::drain::{Answer, DrainKeeper, Intent, questions};
+use capstan_control::hosts::HostRecord;
+use capstan_control::keys::{HostId, HostKey, Role, ServiceName};
+use capstan_control::reconcile::{
+    Authority, Controller, NoMessage, Pace, Plan, Reconciler, Situation, Step, Told,
+};
+use capstan_meta::session::{Session, SessionOptions, SessionState};
+use capstan_meta::view::{View, ViewOptions};
+use capstan_meta::{Store, clock};
+
+use super::process::{LOOP, MEMBER, Process};
+use crate::commands::version::VERSION;
+use crate::config;
+
+/// What `/readyz` calls this part, and the name of the service that answers drains.
+const PART: &str = "host";
+/// The part of a lease's time that is kept for clocks that run apart.
+const MARGIN_SHARE: u32 = 5;
+
+/// Begins the lease under which everything of this process is registered.
+pub(crate) fn start_session(store: Store, settings: &config::Host) -> Session {
+    let ttl = settings.lease_ttl;
+    Session::start(store, SessionOptions { ttl, margin: ttl / MARGIN_SHARE, ..SessionOptions::default() })
+}
+
+/// Registers the host and keeps it registered; answers drains; leaves when the process stops.
+pub(crate) fn start_host(
+    process: &Process,
+    store: &Store,
+    session: &Session,
+    settings: &config::Host,
+    roles: &[&str],
+    addresses: BTreeMap<String, String>,
+) -> Result<()> {
+    let id: HostId = settings.id.parse()?;
+    let agent = DrainAgent { host: id.clone(), service: PART.parse()? };
+    let record = HostRecord {
+        boot: format!("{:x}-{}", clock::since_epoch().as_nanos(), std::process::id()),
+        roles: roles.iter().map(|role| role.parse::<Role>()).collect::<Result<_, _>>()?,
+        services: vec![agent.service.clone()],
+        addresses,
+        version: VERSION.to_owned(),
+        labels: settings.labels.clone(),
+        started_at: clock::since_epoch().as_secs(),
+        ..HostRecord::default()
+    };
+    process.health.waiting(PART, "not registered yet");
+    let (health, session) = (process.health.clone(), session.clone());
+    process.start_once(MEMBER, "host", async move |stop| {
+        let member = stand(&session, HostKey { host: id.clone() }, record, &health);
+        let ended = tokio::select! {
+            ended = member => ended,
+            () = stop.cancelled() => Ok(()),
+        };
+        session.close().await.context("the host's lease could not be given back; it ends by itself")?;
+        tracing::info!(host = %id, "left");
+        ended
+    });
+    let store = store.clone();
+    process.supervisor.start(LOOP, "drain agent", move |stop| {
+        let (store, agent) = (store.clone(), agent.clone());
+        async move {
+            let view = View::open(store.clone(), DrainKeeper::ranges(), ViewOptions::default()).await?;
+            Reconciler::new(agent, store, Arc::new(view), Pace::default())
+                .run(&Authority::Anyone, &stop)
+                .await;
+            Ok(())
+        }
+    });
+    Ok(())
+}
+
+/// Registered as long as this runs; health follows the lease.
+async fn stand(session: &Session, key: HostKey, record: HostRecord, health: &Health) -> Result<()> {
+    session.register(&key, &record).await;
+    tracing::info!(host = %key.host, "registered");
+    follow(session, PART, health).await
+}
+
+/// A part is ready while there is a lease.
+pub(super) async fn follow(session: &Session, part: &str, health: &Health) -> Result<()> {
+    let mut state = session.state();
+    loop {
+        match *state.borrow_and_update() {
+            SessionState::Live { .. } => health.ready(part),
+            SessionState::Lost => health.waiting(part, "there is no lease; asking for a new one"),
+        }
+        state.changed().await.context("the session has ended")?;
+    }
+}
+
+/// Answers drains of its own host: there is nothing to move, and nothing to take up again.
+#[derive(Clone, Debug)]
+struct DrainAgent {
+    host: HostId,
+    service: ServiceName,
+}
+
+impl Controller for DrainAgent {
+    type Message = NoMessage;
+
+    fn name(&self) -> &str {
+        "drain agent"
+    }
+
+    fn plan(&self, situation: &Situation) -> Plan<NoMessage> {
+        let asked =
+            questions(&situation.snapshot, &self.service).into_iter().find(|asked| asked.host == self.host);
+        let Some(asked) = asked else { return Plan::idle("nobody asks for this host") };
+        let (answer, why) = match asked.intent() {
+            Intent::Drain => (Answer::Drained, "this host is drained"),
+            Intent::Return => (Answer::Healthy, "this host has returned"),
+        };
+        let txn = asked.answer(answer, situation.unix_now);
+        let step =
+            txn.map(|txn| Step::Commit { what: format!("answer the drain of host {}", self.host), txn });
+        Plan { steps: step.into_iter().collect(), wake_at: None, why: why.to_owned() }
+    }
+
+    async fn tell(&self, message: NoMessage) -> Told {
+        match message {}
+    }
+}

@@ -1,0 +1,18 @@
+//! How roles become a process: what is opened and bound in which order, what runs, and how it stops.
+
+mod controller;
+mod endpoints;
+mod host;
+mod listen;
+mod notify;
+mod process;
+mod serve;
+mod signal;
+
+pub(crate) use controller::{start_controller, start_membership};
+pub(crate) use endpoints::Endpoints;
+pub(crate) use host::{start_host, start_session};
+pub(crate) use listen::bind;
+pub(crate) use process::Process;
+pub(crate) use serve::{open, start_http, start_wire};
+use signal::Signals;

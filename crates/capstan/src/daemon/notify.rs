@@ -1,0 +1,21 @@
+//! Tells systemd (Type=notify) how far the process is. Without systemd this does nothing.
+
+use std::os::unix::net::UnixDatagram;
+
+/// Everything serves.
+pub(crate) fn ready() {
+    tell("READY=1");
+}
+
+/// The process is on its way out.
+pub(crate) fn stopping() {
+    tell("STOPPING=1");
+}
+
+fn tell(state: &str) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let sent = UnixDatagram::unbound().and_then(|socket| socket.send_to(state.as_bytes(), &path));
+    if let Err(error) = sent {
+        tracing::warn!(%error, state, "cannot notify systemd");
+    }
+}

@@ -1,0 +1,227 @@
+//! What the exit code of a command says, and which error leads to which code. Scripts may rely on these numbers.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use capstan_control::ControlError;
+use capstan_control::tasks::Failure;
+use capstan_meta::MetaError;
+use capstan_meta::embedded::{OpenError, RestoreError};
+use capstan_meta::wire::ServeError;
+
+use crate::config;
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Done.
+    Done,
+    /// The command worked and the answer is no: not found, not ready, refused.
+    Failed,
+    /// The command line makes no sense.
+    Usage,
+    /// The configuration is not valid.
+    Config,
+    /// The metadata store cannot be reached.
+    Unavailable,
+    /// Capstan itself is at fault.
+    Internal,
+    /// An address to listen on is taken.
+    AddressInUse,
+    /// The data directory is open in another process.
+    Locked,
+    /// The disk is full or failed, or what is on it is not what was written.
+    Storage,
+    /// It may or may not have happened: look, then decide.
+    Unknown,
+    /// The data directory was written by a newer version.
+    NewerData,
+    /// User, password or permission.
+    Denied,
+    /// A second signal came before the stop was over.
+    Aborted,
+}
+
+impl Exit {
+    /// Every way to end, in the order of the codes.
+    pub(crate) const ALL: &[Exit] = &[
+        Exit::Done,
+        Exit::Failed,
+        Exit::Usage,
+        Exit::Config,
+        Exit::Unavailable,
+        Exit::Internal,
+        Exit::AddressInUse,
+        Exit::Locked,
+        Exit::Storage,
+        Exit::Unknown,
+        Exit::NewerData,
+        Exit::Denied,
+        Exit::Aborted,
+    ];
+
+    /// The number, after sysexits where it has one that fits.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Config => 64,
+            Exit::Unavailable => 69,
+            Exit::Internal => 70,
+            Exit::AddressInUse => 71,
+            Exit::Locked => 73,
+            Exit::Storage => 74,
+            Exit::Unknown => 75,
+            Exit::NewerData => 76,
+            Exit::Denied => 77,
+            Exit::Aborted => 130,
+        }
+    }
+
+    /// What it means, for the help text and the manual.
+    pub(crate) fn meaning(self) -> &'static str {
+        match self {
+            Exit::Done => "done",
+            Exit::Failed => "the answer is no: not found, not green, refused",
+            Exit::Usage => "the command line makes no sense",
+            Exit::Config => "the configuration is not valid; nothing was started",
+            Exit::Unavailable => "the metadata store cannot be reached; nothing was changed",
+            Exit::Internal => "a fault of Capstan itself",
+            Exit::AddressInUse => "an address to listen on is taken",
+            Exit::Locked => "the data directory is open in another process",
+            Exit::Storage => "the disk is full or failed, or the data on it is damaged",
+            Exit::Unknown => "it may or may not have happened: look, then decide",
+            Exit::NewerData => "the data directory was written by a newer version",
+            Exit::Denied => "user, password or permission",
+            Exit::Aborted => "a second signal came before the stop was over",
+        }
+    }
+
+    /// The code for an error: decided by the first cause that is known here.
+    pub(crate) fn of(error: &anyhow::Error) -> Exit {
+        error.chain().find_map(of_cause).unwrap_or(Exit::Failed)
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit.code())
+    }
+}
+
+/// An address that could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} ({setting}): {cause}{}", advice(.cause, .setting))]
+pub(crate) struct CannotListen {
+    pub(crate) address: SocketAddr,
+    pub(crate) setting: &'static str,
+    pub(crate) cause: std::io::Error,
+}
+
+fn advice(cause: &std::io::Error, setting: &str) -> String {
+    match cause.kind() {
+        ErrorKind::AddrInUse => format!(
+            "\nAnother process listens there. Stop it, or choose other ports with --port-base N or --set {setting}=ip:port."
+        ),
+        ErrorKind::PermissionDenied => "\nPorts below 1024 need a privileged user.".to_owned(),
+        _ => String::new(),
+    }
+}
+
+fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
+    if cause.is::<config::Invalid>() {
+        return Some(Exit::Config);
+    }
+    if cause.is::<Failure>() {
+        return Some(Exit::Internal);
+    }
+    if let Some(refused) = cause.downcast_ref::<CannotListen>() {
+        return Some(if refused.cause.kind() == ErrorKind::AddrInUse {
+            Exit::AddressInUse
+        } else {
+            Exit::Failed
+        });
+    }
+    // Errors that stand for others are asked themselves: what they wrap is not always in the chain.
+    match (cause.downcast_ref::<ControlError>(), cause.downcast_ref::<ServeError>()) {
+        (Some(error), _) => return Some(of_control(error)),
+        (_, Some(ServeError::Store(error))) => return Some(of_meta(error)),
+        (None, Some(ServeError::Socket(_)) | None) => {}
+    }
+    if let Some(error) = cause.downcast_ref::<RestoreError>() {
+        return Some(of_restore(error));
+    }
+    cause.downcast_ref::<OpenError>().map(of_open).or_else(|| cause.downcast_ref::<MetaError>().map(of_meta))
+}
+
+fn of_control(error: &ControlError) -> Exit {
+    match error {
+        ControlError::Store(error) => of_meta(error),
+        ControlError::BadValue(_) => Exit::Storage,
+        ControlError::UnknownHost(_)
+        | ControlError::NothingToDrain(_)
+        | ControlError::Contended { .. }
+        | ControlError::InvalidName(_) => Exit::Failed,
+    }
+}
+
+fn of_open(error: &OpenError) -> Exit {
+    match error {
+        OpenError::Locked(_) => Exit::Locked,
+        OpenError::Newer { .. } => Exit::NewerData,
+        OpenError::Corrupt { .. } | OpenError::Unusable { .. } => Exit::Storage,
+    }
+}
+
+fn of_restore(error: &RestoreError) -> Exit {
+    match error {
+        RestoreError::Open(error) => of_open(error),
+        RestoreError::Damaged(_) | RestoreError::Io(_) | RestoreError::Write(_) => Exit::Storage,
+        RestoreError::NotEmpty(_) => Exit::Failed,
+    }
+}
+
+fn of_meta(error: &MetaError) -> Exit {
+    use MetaError::*;
+    match error {
+        Unavailable(_) | TooManyRequests | Stopped => Exit::Unavailable,
+        Unknown(_) => Exit::Unknown,
+        Denied(_) => Exit::Denied,
+        NoSpace | Corrupt(_) | Storage(_) => Exit::Storage,
+        Compacted { .. }
+        | FutureRevision
+        | EmptyKey
+        | KeyNotFound
+        | ValueProvided
+        | LeaseProvided
+        | TooManyOps
+        | DuplicateKey
+        | InvalidSort
+        | TooLarge
+        | LeaseNotFound
+        | LeaseExists
+        | LeaseTtlTooLarge
+        | EmptyWatchRange
+        | Rejected(_) => Exit::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct_and_in_order() {
+        assert!(Exit::ALL.windows(2).all(|pair| pair[0].code() < pair[1].code()));
+    }
+
+    #[test]
+    fn context_does_not_hide_the_cause() {
+        let error =
+            anyhow::Error::new(MetaError::Unavailable("refused".to_owned())).context("cannot list hosts");
+        assert_eq!(Exit::of(&error), Exit::Unavailable);
+        assert_eq!(Exit::of(&anyhow::anyhow!("something")), Exit::Failed);
+    }
+}

@@ -1,0 +1,50 @@
+//! Help texts, word by word.
+
+use crate::binary::capstan;
+use crate::golden::golden;
+
+const COMMANDS: &[&[&str]] = &[
+    &[],
+    &["up"],
+    &["host"],
+    &["controller"],
+    &["status"],
+    &["hosts"],
+    &["hosts", "list"],
+    &["hosts", "drain"],
+    &["meta"],
+    &["meta", "serve"],
+    &["meta", "get"],
+    &["meta", "put"],
+    &["meta", "del"],
+    &["meta", "tree"],
+    &["meta", "watch"],
+    &["meta", "compact"],
+    &["meta", "snapshot"],
+    &["meta", "restore"],
+    &["plan"],
+    &["config"],
+    &["bench"],
+    &["docs"],
+    &["completions"],
+];
+
+#[test]
+fn help_texts_are_as_reviewed() {
+    let mut text = String::new();
+    for command in COMMANDS {
+        let args: Vec<&str> = command.iter().copied().chain(["--help"]).collect();
+        text.push_str(&format!("$ capstan {}\n{}\n", args.join(" "), capstan(".".as_ref(), &args).ok()));
+    }
+    golden("help.txt", &text);
+}
+
+#[test]
+fn completions_know_every_noun() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = capstan(".".as_ref(), &["completions", shell]).ok();
+        for noun in ["hosts", "meta", "status", "bench"] {
+            assert!(script.contains(noun), "{shell} does not complete {noun}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `capstan up` end to end: everything in one process, as a newcomer meets it.
+
+use std::time::Duration;
+
+use capstan_testkit::{PortBlock, eventually};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::binary::{DEADLINE, Daemon, capstan, http};
+
+async fn up(label: &str) -> Daemon {
+    Daemon::start(label, &["up", "--port-base", "0", "--set", "host.id=one"]).await
+}
+
+#[tokio::test]
+async fn everything_is_there_and_says_so() {
+    let up = up("up").await;
+    assert_eq!(up.etcdctl(&["put", "/mine", "1"]).ok(), "OK\n");
+    assert_eq!(up.capstan(&["meta", "get", "/mine"]).ok(), "1\n");
+    let hosts = up.capstan(&["hosts", "list", "-o", "json"]).json();
+    assert_eq!(hosts["hosts"][0]["host"], "one");
+    assert_eq!(hosts["hosts"][0]["up"], true);
+    let status = up.capstan(&["status"]);
+    assert!(status.stdout.starts_with("green"), "{status:#?}");
+    let said = up.process.log_text();
+    for word in [up.endpoint("meta"), up.endpoint("http"), "capstan status".to_owned(), "etcdctl".to_owned()]
+    {
+        assert!(said.contains(&word), "{word} is not in\n{said}");
+    }
+}
+
+#[tokio::test]
+async fn operators_commands_find_it_by_its_directory() {
+    let up = up("found").await;
+    let run = capstan(up.dir.path(), &["status"]);
+    assert!(run.ok().starts_with("green"));
+}
+
+#[tokio::test]
+async fn health_metrics_and_api_are_served() {
+    let up = up("http").await;
+    let base = up.endpoint("http");
+    assert_eq!(http("GET", &format!("{base}/livez")), (200, "ok\n".to_owned()));
+    let (status, body) = http("GET", &format!("{base}/readyz"));
+    let ready: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &ready["ready"]), (200, &Value::Bool(true)), "{body}");
+    let (status, metrics) = http("GET", &format!("{base}/metrics"));
+    assert_eq!(status, 200);
+    for metric in
+        ["capstan_meta_revision ", "capstan_build_info{version=\"0.1.0\"} 1", "capstan_hosts{state=\"up\"} 1"]
+    {
+        assert!(metrics.contains(metric), "{metric} is not in\n{metrics}");
+    }
+    let (status, host) = http("GET", &format!("{base}/api/v1/hosts/one"));
+    let host: Value = serde_json::from_str(&host).unwrap();
+    assert_eq!((status, &host["host"]), (200, &"one".into()));
+    assert_eq!(http("GET", &format!("{base}/api/v1/hosts/two")).0, 404);
+    assert_eq!(http("GET", &format!("{base}/nothing")).0, 404);
+    let (status, page) = http("GET", &format!("{base}/"));
+    assert!(status == 200 && page.contains("<h1>Capstan</h1>") && page.contains("ready"), "{page}");
+}
+
+#[tokio::test]
+async fn a_host_is_drained_and_taken_back() {
+    let up = up("drain").await;
+    let drained = up.capstan(&["hosts", "drain", "one", "--reason", "new kernel", "--wait", "30s"]).ok();
+    assert_eq!(drained, "host one is drained\n");
+    let status = up.capstan(&["status"]);
+    assert_eq!(status.code, 1);
+    assert!(status.stdout.contains("host one is drained (new kernel)"), "{status:#?}");
+    assert!(status.stdout.contains("capstan hosts undrain one"), "{status:#?}");
+    assert_eq!(up.capstan(&["hosts", "undrain", "one", "--wait", "30s"]).ok(), "host one has returned\n");
+    assert!(up.capstan(&["status"]).ok().starts_with("green"));
+    assert_eq!(up.capstan(&["hosts", "undrain", "one"]).ok(), "host one is not being drained\n");
+    let unknown = up.capstan(&["hosts", "drain", "two"]);
+    assert_eq!(unknown.code, 1);
+    assert!(unknown.stderr.contains("host two is not registered"), "{unknown:#?}");
+}
+
+#[tokio::test]
+async fn sigterm_ends_it_with_zero_and_the_host_is_gone_at_once() {
+    let mut up = up("sigterm").await;
+    let status = up.process.terminate(DEADLINE).await.unwrap();
+    assert_eq!(status.code(), Some(0), "{}", up.process.log_tail());
+    let serve = Daemon::start("after", &["meta", "serve", "--listen", "127.0.0.1:0"]).await;
+    drop(serve);
+}
+
+#[tokio::test]
+async fn kill_9_and_a_restart_keep_everything() {
+    let mut up = up("kill9").await;
+    for number in 0..20 {
+        up.capstan(&["meta", "put", &format!("/kept/{number}"), "value"]).ok();
+    }
+    up.process.kill9().unwrap();
+    up.restart().await;
+    let kept = up.capstan(&["meta", "get", "/kept/", "--prefix", "--keys-only"]).ok();
+    assert_eq!(kept.lines().count(), 20);
+    let meta = up.endpoint("meta");
+    let dir = up.dir.path().to_owned();
+    eventually("the host is registered again", DEADLINE, async || {
+        let run = capstan(&dir, &["status", "--meta", &meta]);
+        if run.code == 0 { Ok(()) } else { Err(format!("{run:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn ports_in_use_and_a_locked_directory_are_told_apart() {
+    let ports = PortBlock::reserve(4).unwrap();
+    let base = ports.base().to_string();
+    let up = Daemon::start("twice", &["up", "--port-base", &base]).await;
+    assert_eq!(up.endpoint("http"), format!("http://127.0.0.1:{base}"));
+    let same_ports = capstan(up.dir.path(), &["up", "--port-base", &base, "--dir", "other"]);
+    assert_eq!(same_ports.code, 71, "{same_ports:#?}");
+    assert!(same_ports.stderr.contains("--port-base"), "{same_ports:#?}");
+    let same_dir = capstan(up.dir.path(), &["up", "--port-base", "0", "--dir", "data"]);
+    assert_eq!(same_dir.code, 73, "{same_dir:#?}");
+}
+
+#[tokio::test]
+async fn two_signals_in_a_row_do_not_hang() {
+    let mut up = up("twice").await;
+    up.process.signal(Signal::SIGTERM).unwrap();
+    // The second one may come when it is over already.
+    let _ = up.process.signal(Signal::SIGINT);
+    let status = up.process.exited(Duration::from_secs(30)).await.unwrap();
+    assert!(matches!(status.code(), Some(0 | 130)), "{status}");
+}
+
+#[tokio::test]
+async fn more_hosts_and_controllers_join_over_the_wire() {
+    let up = up("join").await;
+    let meta = up.endpoint("meta");
+    let args = ["host", "--set", "host.id=two", "--set", "http.listen=127.0.0.1:0", "--meta", &meta];
+    let mut host = Daemon::start("host", &args).await;
+    let ids = |up: &Daemon| {
+        let list = up.capstan(&["hosts", "list", "-o", "json"]).json();
+        let hosts = list["hosts"].as_array().unwrap().clone();
+        hosts.iter().map(|line| line["host"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(&up), ["one", "two"]);
+    assert_eq!(up.capstan(&["hosts", "drain", "two", "--wait", "30s"]).ok(), "host two is drained\n");
+    assert_eq!(up.capstan(&["hosts", "undrain", "two", "--wait", "30s"]).ok(), "host two has returned\n");
+    assert_eq!(host.process.terminate(DEADLINE).await.unwrap().code(), Some(0));
+    assert_eq!(ids(&up), ["one"]);
+}
