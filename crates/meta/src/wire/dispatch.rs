@@ -70,13 +70,13 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
 
 /// gRPC of this format says "resource exhausted" about a message that is too long to be read; tonic says "out of range".
 fn too_large(answer: impl Future<Output = Result<Response<Body>, Infallible>> + Send + 'static) -> Answer {
-    const TONICS_WORDS: &[u8] = b"Error%2C%20decoded%20message%20length%20too%20large";
+    const TONICS_WORDS: &str = "decoded%20message%20length%20too%20large";
     Box::pin(async move {
         let mut response = answer.await?;
         if let Some(code) = response.headers().get(Status::GRPC_STATUS)
             && code.as_bytes() == b"11"
             && let Some(text) = response.headers().get(Status::GRPC_MESSAGE)
-            && text.as_bytes().starts_with(TONICS_WORDS)
+            && text.to_str().is_ok_and(|text| text.contains(TONICS_WORDS))
         {
             let status = Status::new(Code::ResourceExhausted, "grpc: received message larger than max");
             response = status.into_http();
