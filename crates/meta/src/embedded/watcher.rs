@@ -43,33 +43,38 @@ impl Watcher {
             let mut hub = shared.hub();
             (hub.join(&interest), hub.published())
         };
-        let next = if watch.from.0 <= 0 { published.next() } else { watch.from };
+        let next = if watch.from == Revision::ZERO { published.next() } else { watch.from };
         let watcher = Watcher { shared, interest, deliveries, next, replay_through: published, progress_wanted: false };
-        watcher.check_compaction()?;
+        let compacted = watcher.shared.state()?.compacted;
+        watcher.check_compaction(compacted)?;
         Ok(watcher)
     }
 
-    fn check_compaction(&self) -> Result<()> {
-        let state = self.shared.state()?;
-        if self.next < state.compacted && self.next <= self.replay_through {
-            return Err(MetaError::Compacted { oldest: state.compacted });
+    fn check_compaction(&self, compacted: Revision) -> Result<()> {
+        let passed = self.next < compacted && self.next <= self.replay_through;
+        if passed || self.next < Revision::ZERO {
+            return Err(MetaError::Compacted { oldest: compacted });
         }
         Ok(())
     }
 
     /// Reads some history; `None` if what was read holds nothing of interest.
     fn replay(&mut self) -> Result<Option<WatchMessage>> {
-        self.check_compaction()?;
         let mut events = Vec::new();
         let mut bytes = 0;
         let state = self.shared.state()?;
+        self.check_compaction(state.compacted)?;
         // A store that never changed is at revision 1 and has no history of it.
         self.next = self.next.max(state.history.first());
         for change in state.history.from(self.next, REPLAY_REVISIONS) {
             if change.revision > self.replay_through || bytes > REPLAY_BYTES {
                 break;
             }
-            for event in change.events.iter().filter_map(|event| self.interest.select(event)) {
+            for mut event in change.events.iter().filter_map(|event| self.interest.select(event)) {
+                if change.revision <= state.compacted {
+                    // The version before it is as good as gone, though memory may still hold it.
+                    event.prev = None;
+                }
                 bytes += event.kv.key.len() + event.kv.value.len();
                 events.push(event);
             }
