@@ -1,5 +1,16 @@
-//! The replicated log, **not here yet**: durable on every in-sync holder before it is acknowledged, fenced by epochs.
+//! The replicated log: an append that is on disk, on enough machines, in one order, before anyone is told so.
 //!
-//! Topics and document tokens will be logs of this kind; the in-sync set and the epoch of each will be kept in the
-//! metadata store. It may not know what is written into it. Until then this crate is empty on purpose: nothing depends
-//! on it.
+//! Topics and document tokens are logs of this kind. A log's holders, its in-sync set and its epoch are one record in
+//! the metadata store, which is the referee: holders never vote. This crate knows entries, holders, disks and
+//! connections; it may not know what is written into a log, which service owns it, or who ought to be primary.
+//!
+//! Read first: [`config::LogConfig`] (who holds a log), [`replica::Replica`] (how one copy behaves).
+
+pub mod config;
+pub mod entry;
+pub mod keys;
+pub mod replica;
+
+pub use config::{LogConfig, Refused};
+pub use entry::{Entry, EntryKind, History, LogEpoch, Offset};
+pub use keys::{HolderId, LogName};

@@ -1,0 +1,568 @@
+//! One simulated world: nodes, a metadata store, a network, a controller, and the one queue of what happens next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+use capstan_log::config::LogConfig;
+use capstan_log::entry::{LogEpoch, Offset};
+use capstan_log::keys::HolderId;
+use capstan_log::replica::{Effect, Event, Message, Moment, Replica, Ticket, Timing};
+use capstan_meta::Revision;
+use capstan_testkit::seed;
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use super::check::{self, Truth};
+use super::disk::{Change, Disk};
+
+const NODES: [&str; 4] = ["a", "b", "c", "d"];
+const LEASE: Duration = Duration::from_millis(1_000);
+/// How much of the lease a node believes in. Clocks drift by up to 5 %, so a tenth would do.
+const SAFE: f64 = 0.85;
+const CHAOS: Duration = Duration::from_secs(4);
+const CALM: Duration = Duration::from_secs(30);
+
+/// What is planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    None,
+    AcknowledgeBeforeSync,
+    ElectAnyone,
+    SkipCut,
+}
+
+/// What happened, to know that the seeds do not pass for want of trouble.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    events: u64,
+    committed: u64,
+    acknowledged: u64,
+    elections: u64,
+    shrinks: u64,
+    grows: u64,
+    cuts: u64,
+    resets: u64,
+    crashes: u64,
+    deposed: u64,
+    no_lease: u64,
+}
+
+impl Seen {
+    pub fn add(&mut self, other: &Seen) {
+        self.events += other.events;
+        self.committed += other.committed;
+        self.acknowledged += other.acknowledged;
+        self.elections += other.elections;
+        self.shrinks += other.shrinks;
+        self.grows += other.grows;
+        self.cuts += other.cuts;
+        self.resets += other.resets;
+        self.crashes += other.crashes;
+        self.deposed += other.deposed;
+        self.no_lease += other.no_lease;
+    }
+
+    pub fn assert_everything_happened(&self) {
+        let counts = [
+            self.committed,
+            self.acknowledged,
+            self.elections,
+            self.shrinks,
+            self.grows,
+            self.cuts,
+            self.resets,
+            self.crashes,
+            self.deposed,
+            self.no_lease,
+        ];
+        assert!(counts.iter().all(|count| *count > 0), "something never happened: {self:?}");
+    }
+}
+
+pub struct Store {
+    pub config: LogConfig,
+    pub revision: i64,
+    leases: BTreeMap<HolderId, Moment>,
+}
+
+pub struct Node {
+    pub replica: Option<Replica>,
+    pub disk: Disk,
+    life: u64,
+    /// Its clock: local time is `skew + true time * rate`.
+    skew: Duration,
+    rate: f64,
+    /// Placed and not yet committed: offset behind the append, and its payload.
+    waiting: Vec<(u64, Bytes)>,
+}
+
+impl Node {
+    pub fn local(&self, now: Moment) -> Moment {
+        self.skew + now.mul_f64(self.rate)
+    }
+}
+
+enum Next {
+    Tick(HolderId),
+    Deliver { to: HolderId, from: HolderId, message: Message },
+    Synced { node: HolderId, life: u64, generation: u64, upto: u64 },
+    Proposed { by: HolderId, life: u64, guard: i64, config: LogConfig },
+    NotProposed { by: HolderId, life: u64, guard: i64 },
+    Look { node: HolderId, life: u64 },
+    Shown { node: HolderId, life: u64, config: LogConfig, revision: i64 },
+    Renew(HolderId),
+    Renewed { node: HolderId, life: u64, asked: Moment },
+    Leased { node: HolderId, life: u64, until: Moment, looked: Option<(LogConfig, i64)> },
+    Append,
+    Controller,
+    Decided { guard: i64, config: LogConfig, forced: bool },
+    Crash,
+    Restart(HolderId),
+    Weather,
+    Truncate,
+}
+
+pub struct World {
+    pub now: Moment,
+    pub nodes: BTreeMap<HolderId, Node>,
+    pub store: Store,
+    pub truth: Truth,
+    pub seen: Seen,
+    rng: StdRng,
+    queue: BTreeMap<(Moment, u64), Next>,
+    number: u64,
+    pub bug: Bug,
+    chaos: bool,
+    /// Links that swallow everything, by direction.
+    cut: BTreeSet<(HolderId, HolderId)>,
+    loss: f64,
+    /// Epochs whose primary was replaced because its lease had run out.
+    replaced: BTreeSet<LogEpoch>,
+    appends: u64,
+}
+
+fn id(name: &str) -> HolderId {
+    name.parse().unwrap()
+}
+
+impl World {
+    pub fn new(seed: u64, bug: Bug) -> World {
+        let mut rng = seed::rng(seed);
+        let holders = rng.random_range(1..=3usize);
+        let min_copies = rng.random_range(1..=holders);
+        let config =
+            LogConfig::new(NODES[..holders].iter().map(|name| id(name)).collect(), min_copies).unwrap();
+        let mut world = World {
+            now: Moment::ZERO,
+            nodes: BTreeMap::new(),
+            store: Store { config, revision: 1, leases: BTreeMap::new() },
+            truth: Truth::default(),
+            seen: Seen::default(),
+            rng,
+            queue: BTreeMap::new(),
+            number: 0,
+            bug,
+            chaos: true,
+            cut: BTreeSet::new(),
+            loss: 0.0,
+            replaced: BTreeSet::new(),
+            appends: 0,
+        };
+        for name in NODES {
+            let skew = Duration::from_millis(world.rng.random_range(0..100_000));
+            let rate = world.rng.random_range(0.95..1.05);
+            let disk = Disk { skips_cuts: bug == Bug::SkipCut, ..Disk::default() };
+            let node = Node { replica: None, disk, life: 0, skew, rate, waiting: Vec::new() };
+            world.nodes.insert(id(name), node);
+            world.restart(&id(name));
+        }
+        for next in [Next::Append, Next::Controller, Next::Crash, Next::Weather, Next::Truncate] {
+            world.after(1..100, next);
+        }
+        world
+    }
+
+    fn after(&mut self, millis: std::ops::Range<u64>, next: Next) {
+        let delay = Duration::from_micros(self.rng.random_range(millis.start * 1000..millis.end * 1000));
+        self.number += 1;
+        self.queue.insert((self.now + delay, self.number), next);
+    }
+
+    pub fn run_chaos(&mut self) {
+        self.run_until(CHAOS);
+    }
+
+    /// Everything works again: what was stuck must come unstuck.
+    pub fn run_calm(&mut self) {
+        self.chaos = false;
+        self.cut.clear();
+        self.loss = 0.0;
+        for name in NODES {
+            if self.nodes[&id(name)].replica.is_none() {
+                self.restart(&id(name));
+            }
+        }
+        let before = self.seen.acknowledged;
+        let end = self.now + CALM;
+        while self.now < end && !(self.all_in_sync() && self.seen.acknowledged > before) {
+            self.run_until(self.now + Duration::from_millis(500));
+        }
+        assert!(self.all_in_sync(), "not in sync after the calm: {:?}", self.store.config);
+        assert!(
+            self.seen.acknowledged > before,
+            "nothing was acknowledged in the calm: {:?}",
+            self.store.config
+        );
+    }
+
+    fn all_in_sync(&self) -> bool {
+        let config = &self.store.config;
+        config.in_sync.len() == config.holders.len() || config.leaving.is_some()
+    }
+
+    fn run_until(&mut self, end: Moment) {
+        while let Some(((at, _), _)) = self.queue.first_key_value() {
+            if *at > end {
+                break;
+            }
+            let ((at, _), next) = self.queue.pop_first().unwrap();
+            self.now = at;
+            self.seen.events += 1;
+            self.happen(next);
+            check::invariants(self);
+        }
+        self.now = end;
+    }
+
+    fn happen(&mut self, next: Next) {
+        match next {
+            Next::Tick(node) => {
+                self.step(&node, Event::Tick);
+                self.after(40..60, Next::Tick(node));
+            }
+            Next::Deliver { to, from, message } => self.step(&to, Event::Received(from, message)),
+            Next::Synced { node, life, generation, upto } => self.synced(&node, life, generation, upto),
+            Next::Proposed { by, life, guard, config } => self.proposed(&by, life, guard, config),
+            Next::NotProposed { by, life, guard } if self.lives(&by, life) => {
+                self.step(&by, Event::NotProposed(Revision(guard)));
+            }
+            Next::Look { node, life } if self.lives(&node, life) => {
+                self.look(&node, life);
+                self.after(50..400, Next::Look { node, life });
+            }
+            Next::Shown { node, life, config, revision } if self.lives(&node, life) => {
+                self.step(&node, Event::Configured(config, Revision(revision)));
+            }
+            Next::Renew(node) => self.renew(node),
+            Next::Renewed { node, life, asked } if self.lives(&node, life) => {
+                // A lease that has run out is gone; who gets a new one looks at the configuration before acting on it.
+                let renewed = self.store.leases.get(&node).is_some_and(|until| *until >= self.now);
+                let looked = (!renewed).then(|| (self.store.config.clone(), self.store.revision));
+                self.store.leases.insert(node.clone(), self.now + LEASE);
+                let until = asked + LEASE.mul_f64(SAFE);
+                self.after(0..20, Next::Leased { node, life, until, looked });
+            }
+            Next::Leased { node, life, until, looked } if self.lives(&node, life) => {
+                if let Some((config, revision)) = looked {
+                    self.step(&node, Event::Configured(config, Revision(revision)));
+                }
+                self.step(&node, Event::Leased(until));
+            }
+            Next::Append => self.append(),
+            Next::Controller => self.control(),
+            Next::Decided { guard, config, forced } => self.decided(guard, config, forced),
+            Next::Crash => self.crash(),
+            Next::Restart(node) if self.nodes[&node].replica.is_none() => self.restart(&node),
+            Next::Weather => self.weather(),
+            Next::Truncate => self.truncate(),
+            // What was on its way to a life that is over.
+            Next::NotProposed { .. } | Next::Look { .. } | Next::Shown { .. } | Next::Renewed { .. } => {}
+            Next::Leased { .. } | Next::Restart(_) => {}
+        }
+    }
+
+    fn lives(&self, node: &HolderId, life: u64) -> bool {
+        self.nodes[node].replica.is_some() && self.nodes[node].life == life
+    }
+
+    fn restart(&mut self, id: &HolderId) {
+        let timing = Timing {
+            heartbeat: Duration::from_millis(50),
+            resend: Duration::from_millis(150),
+            lag: Duration::from_millis(400),
+            window: 16,
+            shipment: 4,
+        };
+        let node = self.nodes.get_mut(id).unwrap();
+        node.life += 1;
+        let (start, history) = (Offset(node.disk.seen.start()), node.disk.seen.history());
+        node.replica = Some(Replica::new(id.clone(), start, history, timing));
+        let life = node.life;
+        self.after(0..50, Next::Look { node: id.clone(), life });
+        if life == 1 {
+            self.after(0..50, Next::Tick(id.clone()));
+            self.after(0..50, Next::Renew(id.clone()));
+        }
+    }
+
+    fn crash(&mut self) {
+        self.after(100..1_500, Next::Crash);
+        let victim = id(NODES[self.rng.random_range(0..NODES.len())]);
+        if !self.chaos || self.nodes[&victim].replica.is_none() {
+            return;
+        }
+        self.seen.crashes += 1;
+        let node = self.nodes.get_mut(&victim).unwrap();
+        let kept = self.rng.random_range(0..=node.disk.waiting());
+        node.disk.crash(kept);
+        node.replica = None;
+        node.waiting.clear();
+        self.after(10..2_000, Next::Restart(victim));
+    }
+
+    fn weather(&mut self) {
+        self.after(200..1_500, Next::Weather);
+        if !self.chaos {
+            return;
+        }
+        self.loss = [0.0, 0.0, 0.1, 0.4][self.rng.random_range(0..4)];
+        self.cut.clear();
+        for from in NODES {
+            for to in NODES {
+                if self.rng.random_bool(0.15) {
+                    self.cut.insert((id(from), id(to)));
+                }
+            }
+        }
+    }
+
+    fn renew(&mut self, node: HolderId) {
+        self.after(150..350, Next::Renew(node.clone()));
+        if self.nodes[&node].replica.is_none() || self.chaos && self.rng.random_bool(0.25) {
+            return;
+        }
+        let (life, asked) = (self.nodes[&node].life, self.nodes[&node].local(self.now));
+        let late = if self.chaos && self.rng.random_bool(0.1) { 900 } else { 20 };
+        self.after(0..late, Next::Renewed { node, life, asked });
+    }
+
+    fn truncate(&mut self) {
+        self.after(300..2_000, Next::Truncate);
+        let node = id(NODES[self.rng.random_range(0..NODES.len())]);
+        let end = self.nodes[&node].disk.seen.end();
+        let before = Offset(self.rng.random_range(0..=end));
+        self.step(&node, Event::Truncate(before));
+    }
+
+    fn append(&mut self) {
+        self.after(5..80, Next::Append);
+        for name in NODES {
+            let leads = self.nodes[&id(name)].replica.as_ref().is_some_and(Replica::is_primary);
+            if leads || self.rng.random_bool(0.05) {
+                self.appends += 1;
+                let number = self.appends;
+                let payload = |part: u64| Bytes::from(format!("{number}.{part}"));
+                let batch = (0..self.rng.random_range(1..4)).map(payload).collect();
+                self.step(&id(name), Event::Append(Ticket(number), batch));
+            }
+        }
+    }
+
+    /// What the controller of a service does, and some things it would do on a bad day. It decides on what it read a
+    /// while ago; the guard tells.
+    fn control(&mut self) {
+        self.after(50..400, Next::Controller);
+        let (config, guard) = (self.store.config.clone(), self.store.revision);
+        let expired = |holder: &HolderId| self.store.leases.get(holder).is_none_or(|until| *until < self.now);
+        if expired(&config.primary) {
+            let pool = if self.bug == Bug::ElectAnyone { &config.holders } else { &config.in_sync };
+            let alive: Vec<&HolderId> = pool.iter().filter(|holder| !expired(holder)).collect();
+            if !alive.is_empty() {
+                let chosen = alive[self.rng.random_range(0..alive.len())].clone();
+                let next = LogConfig { epoch: config.epoch.next(), primary: chosen.clone(), ..config };
+                let next = if next.is_in_sync(&chosen) { next } else { next.grow(&chosen).unwrap() };
+                self.after(0..30, Next::Decided { guard, config: next, forced: true });
+            }
+            return;
+        }
+        let any = |rng: &mut StdRng, from: &[HolderId]| from[rng.random_range(0..from.len())].clone();
+        let everyone: Vec<HolderId> = NODES.iter().map(|name| id(name)).collect();
+        let next = match self.rng.random_range(0..if self.chaos { 10 } else { 40 }) {
+            0 => config.elect(&any(&mut self.rng, &config.in_sync)),
+            1 | 2 => config.add_learner(&any(&mut self.rng, &everyone)),
+            3 if self.chaos => Ok(config.drop_learner()),
+            4 if config.holders.len() > config.min_copies => {
+                config.mark_leaving(&any(&mut self.rng, &config.holders))
+            }
+            5..8 if config.leaving.is_some() => config.remove_leaving(),
+            _ => return,
+        };
+        if let Ok(next) = next {
+            self.after(0..150, Next::Decided { guard, config: next, forced: false });
+        }
+    }
+
+    fn decided(&mut self, guard: i64, config: LogConfig, forced: bool) {
+        if guard != self.store.revision {
+            return;
+        }
+        if config.epoch > self.store.config.epoch {
+            self.seen.elections += 1;
+            // Renewed between the decision and the write: the old primary may still commit, and that is harmless.
+            let primary = &self.store.config.primary;
+            let lapsed = self.store.leases.get(primary).is_none_or(|until| *until < self.now);
+            if forced && lapsed && config.primary != *primary {
+                self.replaced.insert(self.store.config.epoch);
+            }
+        }
+        self.write(config);
+    }
+
+    fn write(&mut self, config: LogConfig) {
+        self.store.config = config;
+        self.store.revision += 1;
+    }
+
+    /// A holder's proposal reaches the store. Its answer may be lost; then the holder asks until it knows.
+    fn proposed(&mut self, by: &HolderId, life: u64, guard: i64, config: LogConfig) {
+        if guard == self.store.revision {
+            self.seen.shrinks += u64::from(config.in_sync.len() < self.store.config.in_sync.len());
+            self.seen.grows += u64::from(config.in_sync.len() > self.store.config.in_sync.len());
+            self.write(config);
+        }
+        self.look(by, life);
+    }
+
+    /// A node reads the configuration, and hears of it a while later.
+    fn look(&mut self, node: &HolderId, life: u64) {
+        let (config, revision) = (self.store.config.clone(), self.store.revision);
+        self.after(0..200, Next::Shown { node: node.clone(), life, config, revision });
+    }
+
+    fn synced(&mut self, node: &HolderId, life: u64, generation: u64, upto: u64) {
+        if !self.lives(node, life) {
+            return;
+        }
+        let disk = &mut self.nodes.get_mut(node).unwrap().disk;
+        // A group commit: everything that waits goes along.
+        if disk.waiting() > 0 {
+            disk.sync(disk.waiting());
+        }
+        self.step(node, Event::Durable(generation, Offset(upto)));
+    }
+
+    /// Lets an event happen to a node and performs the effects.
+    fn step(&mut self, id: &HolderId, event: Event) {
+        let now = self.now;
+        let node = self.nodes.get_mut(id).unwrap();
+        let local = node.local(now);
+        let Some(replica) = &mut node.replica else { return };
+        let payloads = match &event {
+            Event::Append(_, batch) => batch.clone(),
+            _ => Vec::new(),
+        };
+        let effects = replica.step(local, event);
+        effects.into_iter().for_each(|effect| self.perform(id, effect, &payloads));
+    }
+
+    fn perform(&mut self, id: &HolderId, effect: Effect, payloads: &[Bytes]) {
+        let life = self.nodes[id].life;
+        match effect {
+            Effect::Write(generation, entries) => self.persist(id, Change::Write(entries), generation),
+            Effect::Cut(generation, from) => {
+                self.seen.cuts += 1;
+                self.persist(id, Change::Cut(from.0), generation);
+            }
+            Effect::Reset(generation, history, snapshot) => {
+                self.seen.resets += 1;
+                let base = u64::from_le_bytes(snapshot[..].try_into().unwrap());
+                self.persist(id, Change::Reset(history, base), generation);
+            }
+            Effect::Truncate(before) => {
+                self.nodes.get_mut(id).unwrap().disk.change(Change::Truncate(before.0));
+            }
+            Effect::Send(to, message) => self.send(id, to, message),
+            Effect::Ship(to, shipment) => {
+                let entries = self.nodes[id].disk.seen.slice(shipment.from, shipment.upto).unwrap();
+                let message = Message::Append {
+                    epoch: shipment.epoch,
+                    epoch_before: shipment.epoch_before,
+                    from: shipment.from,
+                    entries,
+                    committed: shipment.committed,
+                };
+                self.send(id, to, message);
+            }
+            Effect::ShipSnapshot(to, epoch, history) => {
+                let base = self.nodes[id].disk.seen.hash_at(history.end().0).unwrap();
+                let snapshot = Bytes::copy_from_slice(&base.to_le_bytes());
+                self.send(id, to, Message::Install { epoch, history, snapshot });
+            }
+            Effect::Propose(guard, config) => {
+                let (by, guard) = (id.clone(), guard.0);
+                if self.chaos && self.rng.random_bool(0.2) {
+                    self.after(0..50, Next::NotProposed { by, life, guard });
+                } else {
+                    self.after(0..200, Next::Proposed { by, life, guard, config });
+                }
+            }
+            Effect::Placed(_, _, end) => {
+                self.nodes.get_mut(id).unwrap().waiting.push((end.0, payloads[0].clone()));
+            }
+            Effect::Refused(_, why) => {
+                self.seen.no_lease += u64::from(why == capstan_log::replica::Refusal::NoLease);
+            }
+            Effect::Committed(upto) => self.committed(id, upto.0),
+            Effect::Deposed => {
+                self.seen.deposed += 1;
+                self.nodes.get_mut(id).unwrap().waiting.clear();
+            }
+            Effect::Diverged(at) => panic!("{id} was told to cut committed entries at {at}"),
+        }
+    }
+
+    fn persist(&mut self, id: &HolderId, change: Change, generation: u64) {
+        let node = self.nodes.get_mut(id).unwrap();
+        node.disk.change(change);
+        let (life, upto) = (node.life, node.disk.seen.end());
+        let next = Next::Synced { node: id.clone(), life, generation, upto };
+        if self.bug == Bug::AcknowledgeBeforeSync && self.rng.random_bool(0.5) {
+            self.step(id, Event::Durable(generation, Offset(upto)));
+        }
+        self.after(1..60, next);
+    }
+
+    fn send(&mut self, from: &HolderId, to: HolderId, message: Message) {
+        let lost = self.rng.random_bool(self.loss) || self.cut.contains(&(from.clone(), to.clone()));
+        if lost {
+            return;
+        }
+        let copies = if self.chaos && self.rng.random_bool(0.05) { 2 } else { 1 };
+        for _ in 0..copies {
+            let slow = if self.chaos && self.rng.random_bool(0.1) { 500 } else { 10 };
+            let (to, from, message) = (to.clone(), from.clone(), message.clone());
+            self.after(0..slow, Next::Deliver { to, from, message });
+        }
+    }
+
+    fn committed(&mut self, id: &HolderId, upto: u64) {
+        let status = self.nodes[id].replica.as_ref().unwrap().status(self.nodes[id].local(self.now));
+        let leads = self.nodes[id].replica.as_ref().unwrap().leads(status.epoch);
+        let node = self.nodes.get_mut(id).unwrap();
+        if !leads {
+            self.truth.agrees(upto, &node.disk.seen, id);
+            return;
+        }
+        let lapsed = self.replaced.contains(&status.epoch);
+        assert!(!lapsed, "{id} commits in epoch {} after its lease had run out for others", status.epoch);
+        self.truth.commit(id, status.epoch, upto, &node.disk.seen);
+        self.seen.committed = self.truth.entries.len() as u64;
+        let done = node.waiting.iter().take_while(|(end, _)| *end <= upto).count();
+        self.seen.acknowledged += done as u64;
+        for (end, payload) in node.waiting.drain(..done) {
+            let place = self.truth.entries[..end as usize].iter().rposition(|entry| entry.data == payload);
+            assert!(place.is_some(), "an append was acknowledged at another place than its own");
+        }
+    }
+}
