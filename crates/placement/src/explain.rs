@@ -108,9 +108,7 @@ fn reason_promoted(cluster: &Cluster, will: &Placement, plan: &Plan, change: &cr
     let why = match state {
         Some(NodeState::Gone) => "is gone",
         Some(NodeState::Retiring) => "is retiring",
-        Some(NodeState::Serving) if will.holders.contains(from) => {
-            "had more than its part of primaries, or this one is the way to even others"
-        }
+        Some(NodeState::Serving) if will.holders.contains(from) => "hands it over to even out primaries",
         Some(NodeState::Serving) | None => "gives up its copy",
     };
     format!("primary in place of {from}, which {why}; it has {primaries} primaries in all")

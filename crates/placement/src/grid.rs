@@ -122,7 +122,7 @@ impl fmt::Display for Plan {
         let (tasks, adds, removals) = (self.tasks(), self.adds.len(), self.removals.len());
         write!(f, "tasks {tasks} ({adds} adds, {removals} removals), lower bound {}", self.bound.tasks)?;
         match tasks == self.bound.tasks {
-            true => write!(f, ": nothing moves less")?,
+            true => write!(f, ": optimal")?,
             false => write!(f, " for the whole of it")?,
         }
         write!(f, "; {} role changes", self.role_changes.len())?;

@@ -20,6 +20,7 @@ fn churn_of_400_steps_stays_within_one_copy_of_the_counted_bound_in_all() {
         let (adds, bound, exact) = live(seed, 16, 400);
         println!("seed {seed}: adds {adds}, counted bound {bound}, proved bound {exact}");
         assert_eq!(adds, exact, "seed {seed}");
+        assert!(adds <= bound + 1, "seed {seed}: {adds} adds where counting allows {bound}");
     }
 }
 
