@@ -125,7 +125,10 @@ impl<'a> Reader<'a> {
     }
 
     fn bytes(&mut self, len: u32) -> Result<&'a [u8], EngineError> {
-        let (bytes, rest) = self.0.split_at_checked(len as usize).ok_or_else(|| damaged("row ends in the middle of a key or value"))?;
+        let (bytes, rest) = self
+            .0
+            .split_at_checked(len as usize)
+            .ok_or_else(|| damaged("row ends in the middle of a key or value"))?;
         self.0 = rest;
         Ok(bytes)
     }
@@ -161,7 +164,10 @@ mod tests {
     #[test]
     fn rows_come_back_as_they_were() {
         assert_eq!(read_base_row(b"/a/b", &base_row(&kv())).unwrap(), kv());
-        let change = Arc::new(Change { revision: Revision(9), events: Box::new([Event { kv: Arc::new(kv()), prev: None }]) });
+        let change = Arc::new(Change {
+            revision: Revision(9),
+            events: Box::new([Event { kv: Arc::new(kv()), prev: None }]),
+        });
         let read = read_log_row(&log_row(&[&change])).unwrap();
         assert_eq!(read, vec![(Revision(9), vec![Arc::new(kv())])]);
     }

@@ -120,10 +120,14 @@ impl From<EngineError> for MetaError {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has it open.
-    #[error("data directory {0} is in use by another process; stop that one, or choose another directory with --dir")]
+    #[error(
+        "data directory {0} is in use by another process; stop that one, or choose another directory with --dir"
+    )]
     Locked(String),
     /// A newer Capstan wrote it.
-    #[error("data directory {dir} has format {found}, this version reads up to {known}; run the newer version that wrote it")]
+    #[error(
+        "data directory {dir} has format {found}, this version reads up to {known}; run the newer version that wrote it"
+    )]
     Newer {
         /// The directory.
         dir: String,
@@ -156,7 +160,9 @@ impl OpenError {
         let dir = dir.display().to_string();
         match error {
             EngineError::Corrupt(what) => OpenError::Corrupt { dir, what },
-            EngineError::Full | EngineError::Failed(_) => OpenError::Unusable { dir, what: error.to_string() },
+            EngineError::Full | EngineError::Failed(_) => {
+                OpenError::Unusable { dir, what: error.to_string() }
+            }
         }
     }
 }

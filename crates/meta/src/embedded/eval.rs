@@ -75,7 +75,9 @@ fn holds_for(compare: &Compare, kv: Option<&KeyValue>) -> bool {
     use std::cmp::Ordering;
     let ordering = match &compare.target {
         CompareTarget::Version(version) => kv.map_or(0, |kv| kv.version).cmp(version),
-        CompareTarget::CreateRevision(revision) => kv.map_or(Revision::ZERO, |kv| kv.create_revision).cmp(revision),
+        CompareTarget::CreateRevision(revision) => {
+            kv.map_or(Revision::ZERO, |kv| kv.create_revision).cmp(revision)
+        }
         CompareTarget::ModRevision(revision) => kv.map_or(Revision::ZERO, |kv| kv.mod_revision).cmp(revision),
         CompareTarget::Lease(lease) => kv.map_or(LeaseId::NONE, |kv| kv.lease).cmp(lease),
         CompareTarget::Value(value) => match kv {
@@ -126,7 +128,9 @@ fn answer_read_only(tree: &Tree, op: &Op, choice: &Choice, context: &Context<'_>
         Op::Txn(txn) => {
             let branch = if choice.succeeded { &txn.success } else { &txn.failure };
             let answers = branch.iter().zip(&choice.nested);
-            let responses = answers.map(|(op, choice)| answer_read_only(tree, op, choice, context)).collect::<Result<_>>()?;
+            let responses = answers
+                .map(|(op, choice)| answer_read_only(tree, op, choice, context))
+                .collect::<Result<_>>()?;
             Ok(OpResult::Txn(TxnResult { revision: context.head, succeeded: choice.succeeded, responses }))
         }
         Op::Put(_) | Op::Delete(_) => Err(MetaError::Rejected("a write was evaluated as a read".into())),
@@ -163,7 +167,11 @@ impl Execution<'_> {
     fn put(&mut self, put: Put) -> PutResult {
         let revision = self.head.next();
         let prev = self.tree.get(&put.key, revision).cloned();
-        let value = if put.ignore_value { prev.as_ref().map_or(Bytes::new(), |kv| kv.value.clone()) } else { put.value };
+        let value = if put.ignore_value {
+            prev.as_ref().map_or(Bytes::new(), |kv| kv.value.clone())
+        } else {
+            put.value
+        };
         let (key, value) = compacted_bytes(prev.as_ref().map(|kv| &kv.key), &put.key, &value);
         let kv = Arc::new(KeyValue {
             key,
@@ -171,7 +179,11 @@ impl Execution<'_> {
             create_revision: prev.as_ref().map_or(revision, |kv| kv.create_revision),
             mod_revision: revision,
             version: prev.as_ref().map_or(1, |kv| kv.version + 1),
-            lease: if put.ignore_lease { prev.as_ref().map_or(LeaseId::NONE, |kv| kv.lease) } else { put.lease },
+            lease: if put.ignore_lease {
+                prev.as_ref().map_or(LeaseId::NONE, |kv| kv.lease)
+            } else {
+                put.lease
+            },
         });
         self.record(kv, prev.clone());
         PutResult { revision, prev: prev.filter(|_| put.prev_kv) }

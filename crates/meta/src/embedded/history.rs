@@ -36,7 +36,11 @@ impl History {
 
     /// Adds the next revision. Revisions are consecutive; the caller made this one from the last.
     pub fn push(&mut self, change: Arc<Change>) {
-        debug_assert_eq!(change.revision.0, self.first.0 + self.changes.len() as i64, "revisions are consecutive");
+        debug_assert_eq!(
+            change.revision.0,
+            self.first.0 + self.changes.len() as i64,
+            "revisions are consecutive"
+        );
         self.changes.push_back(change);
     }
 

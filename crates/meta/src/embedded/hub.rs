@@ -147,7 +147,9 @@ impl Hub {
 
     fn forget_empty_slot(&mut self, keys: &KeyRange) {
         if keys.is_one() {
-            self.exact.retain(|key, ids| *key != keys.start || !ids.is_empty());
+            if self.exact.get(&keys.start).is_some_and(Vec::is_empty) {
+                self.exact.remove(&keys.start);
+            }
         } else if keys.is_prefix() {
             if self.prefixes.get(&keys.start).is_some_and(Vec::is_empty) {
                 self.prefixes.remove(&keys.start);
@@ -203,5 +205,66 @@ impl Hub {
             // Nobody listening is fine: the last member is about to leave.
             group.deliveries.send(Arc::new(Delivery { revision, events })).ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::KeyValue;
+
+    fn interest(keys: KeyRange) -> Interest {
+        Interest::of(&Watch::from(keys, Revision::ZERO))
+    }
+
+    fn change(revision: i64, keys: &[&'static str]) -> Arc<Change> {
+        let event = |key: &&'static str| {
+            let kv = KeyValue {
+                key: (*key).into(),
+                mod_revision: Revision(revision),
+                version: 1,
+                ..KeyValue::default()
+            };
+            Event { kv: Arc::new(kv), prev: None }
+        };
+        Arc::new(Change { revision: Revision(revision), events: keys.iter().map(event).collect() })
+    }
+
+    #[test]
+    fn each_group_hears_of_its_keys_once() {
+        let ranges = [
+            KeyRange::one("/a/1"),
+            KeyRange::prefix("/a/"),
+            KeyRange::prefix("/"),
+            KeyRange::all(),
+            KeyRange::span("/a/2", "/b"),
+            KeyRange::from_key("/b"),
+        ];
+        let heard = [1, 2, 3, 3, 1, 1];
+        let mut hub = Hub::new(Revision(1));
+        let mut receivers = ranges.clone().map(|keys| hub.join(&interest(keys)));
+        hub.publish(&[change(2, &["/a/1", "/a/2"]), change(3, &["/b/1"])]);
+        for (n, receiver) in receivers.iter_mut().enumerate() {
+            let delivery = receiver.try_recv().unwrap();
+            assert_eq!(delivery.events.len(), heard[n], "{:?}", ranges[n]);
+            assert!(receiver.try_recv().is_err(), "{:?} heard twice", ranges[n]);
+        }
+        assert_eq!(hub.published(), Revision(3));
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_group_when_its_last_member_leaves() {
+        let mut hub = Hub::new(Revision(1));
+        for keys in [KeyRange::one("/a"), KeyRange::prefix("/a/"), KeyRange::span("/a", "/c")] {
+            let (first, second) = (hub.join(&interest(keys.clone())), hub.join(&interest(keys.clone())));
+            drop(first);
+            hub.leave(&interest(keys.clone()));
+            assert_eq!(hub.watchers(), 1);
+            drop(second);
+            hub.leave(&interest(keys));
+            assert_eq!(hub.watchers(), 0);
+        }
+        assert!(hub.groups.is_empty() && hub.ids.is_empty() && hub.spans.is_empty());
+        assert!(hub.exact.is_empty() && hub.prefixes.is_empty() && hub.prefix_lengths.is_empty());
     }
 }

@@ -105,7 +105,12 @@ impl Lessor {
 
     /// The leases whose time is over, longest overdue first, at most so many.
     pub fn expired(&self, now: Instant, at_most: usize) -> Vec<LeaseId> {
-        self.queue.iter().take_while(|(expires, _)| *expires <= now).take(at_most).map(|(_, id)| *id).collect()
+        self.queue
+            .iter()
+            .take_while(|(expires, _)| *expires <= now)
+            .take(at_most)
+            .map(|(_, id)| *id)
+            .collect()
     }
 
     /// All leases with their time to live, the one that expires first first.

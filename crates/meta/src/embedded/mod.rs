@@ -201,7 +201,8 @@ impl Embedded {
         check::check(&op)?;
         if check::is_read_only(&op) {
             let state = self.inner.shared.state()?;
-            let context = eval::Context { head: state.visible, compacted: state.compacted, lease_exists: &|_| true };
+            let context =
+                eval::Context { head: state.visible, compacted: state.compacted, lease_exists: &|_| true };
             return eval::evaluate_read_only(&state.tree, &op, &context);
         }
         self.ask(|reply| Command::Write(op, reply)).await
@@ -221,7 +222,9 @@ impl Embedded {
             } else if at < state.compacted {
                 return Err(MetaError::Compacted { oldest: state.compacted });
             }
-            after = state.tree.visit_from(&range.keys, after.as_ref(), READ_CHUNK, at, &mut |kv| collector.add(kv));
+            after = state
+                .tree
+                .visit_from(&range.keys, after.as_ref(), READ_CHUNK, at, &mut |kv| collector.add(kv));
             if after.is_none() {
                 let head = if range.revision.0 > 0 { state.visible } else { at };
                 return Ok(collector.finish(head));

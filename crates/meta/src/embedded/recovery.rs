@@ -27,7 +27,8 @@ pub fn open(dir: &Path, options: &Options) -> Result<(Writer, u64), OpenError> {
         tracing::warn!(dir = %dir.display(), what = %torn, "cut off a torn write: it was never acknowledged");
     }
     let cluster_id = loaded.cluster_id;
-    let corrupt = |error: MetaError| OpenError::Corrupt { dir: dir.display().to_string(), what: error.to_string() };
+    let corrupt =
+        |error: MetaError| OpenError::Corrupt { dir: dir.display().to_string(), what: error.to_string() };
     let recovered = Recovered::replay(loaded, options).map_err(corrupt)?;
     Ok((recovered.writer(Box::new(engine), options), cluster_id))
 }

@@ -78,7 +78,12 @@ pub async fn save(store: &Embedded) -> Result<mpsc::Receiver<Result<Bytes>>> {
     Ok(receiver)
 }
 
-async fn send_all(store: &Embedded, at: Revision, header: &Frame, frames: &mpsc::Sender<Result<Bytes>>) -> Result<()> {
+async fn send_all(
+    store: &Embedded,
+    at: Revision,
+    header: &Frame,
+    frames: &mpsc::Sender<Result<Bytes>>,
+) -> Result<()> {
     let gone = |_| MetaError::Stopped;
     frames.send(Ok(Bytes::from_static(MAGIC))).await.map_err(gone)?;
     frames.send(Ok(described(header)?)).await.map_err(gone)?;
@@ -186,7 +191,8 @@ fn read_frame(snapshot: &mut impl Read) -> Result<Vec<u8>, RestoreError> {
     if snapshot.take(u64::from(len)).read_to_end(&mut sealed)? < len as usize {
         return Err(RestoreError::Damaged("it ends too early".into()));
     }
-    let payload = codec::unsealed(b"snapshot", &sealed).map_err(|error| RestoreError::Damaged(error.to_string()))?;
+    let payload =
+        codec::unsealed(b"snapshot", &sealed).map_err(|error| RestoreError::Damaged(error.to_string()))?;
     Ok(payload.to_vec())
 }
 

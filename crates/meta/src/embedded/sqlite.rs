@@ -72,7 +72,9 @@ impl Sqlite {
         let torn = wal::check(&path).map_err(|error| OpenError::from_engine(dir, error))?;
         let db = Connection::open(&path).map_err(|error| OpenError::from_engine(dir, error.into()))?;
         let state = prepare(&db, new_cluster_id).map_err(|error| match error {
-            PrepareError::Newer(found) => OpenError::Newer { dir: dir.display().to_string(), found, known: FORMAT },
+            PrepareError::Newer(found) => {
+                OpenError::Newer { dir: dir.display().to_string(), found, known: FORMAT }
+            }
             PrepareError::Engine(error) => OpenError::from_engine(dir, error),
         })?;
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(|error| unusable(error.to_string()))?;
@@ -80,13 +82,19 @@ impl Sqlite {
     }
 
     /// Fills an empty data directory with a state that was saved elsewhere.
-    pub fn fill(&mut self, base: &[Arc<KeyValue>], revision: Revision, leases: &[(LeaseId, Duration)]) -> Result<(), EngineError> {
+    pub fn fill(
+        &mut self,
+        base: &[Arc<KeyValue>],
+        revision: Revision,
+        leases: &[(LeaseId, Duration)],
+    ) -> Result<(), EngineError> {
         let tx = self.db.transaction()?;
         let mut state = State { base_revision: revision, compacted: revision, ..self.state };
         for kv in base {
             let row = codec::base_row(kv);
             state.base_digest = state.base_digest.wrapping_add(codec::row_digest(&row));
-            tx.prepare_cached("INSERT INTO base (key, data) VALUES (?1, ?2)")?.execute(params![&kv.key[..], row])?;
+            tx.prepare_cached("INSERT INTO base (key, data) VALUES (?1, ?2)")?
+                .execute(params![&kv.key[..], row])?;
         }
         for (id, ttl) in leases {
             grant(&tx, *id, *ttl)?;
@@ -185,7 +193,9 @@ impl Engine for Sqlite {
     }
 
     fn defragment(&mut self) -> Result<(), EngineError> {
-        Ok(self.db.execute_batch("PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")?)
+        Ok(self
+            .db
+            .execute_batch("PRAGMA wal_checkpoint(TRUNCATE); VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")?)
     }
 
     fn size(&self) -> DiskSize {
@@ -228,10 +238,13 @@ impl State {
     }
 
     fn write(&self, tx: &Connection) -> Result<(), EngineError> {
-        let fields = [self.cluster_id, self.base_revision.0 as u64, self.compacted.0 as u64, self.base_digest];
+        let fields =
+            [self.cluster_id, self.base_revision.0 as u64, self.compacted.0 as u64, self.base_digest];
         let content: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
-        tx.prepare_cached("INSERT INTO state (id, data) VALUES (0, ?1) ON CONFLICT (id) DO UPDATE SET data = excluded.data")?
-            .execute([codec::sealed(b"state", &content)])?;
+        tx.prepare_cached(
+            "INSERT INTO state (id, data) VALUES (0, ?1) ON CONFLICT (id) DO UPDATE SET data = excluded.data",
+        )?
+        .execute([codec::sealed(b"state", &content)])?;
         Ok(())
     }
 
@@ -239,7 +252,9 @@ impl State {
         let row: Option<Vec<u8>> = db.query_row("SELECT data FROM state", [], |row| row.get(0)).optional()?;
         let Some(row) = row else { return Ok(None) };
         let content = codec::unsealed(b"state", &row)?;
-        let mut fields = content.chunks_exact(8).map(|field| field.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte)));
+        let mut fields = content
+            .chunks_exact(8)
+            .map(|field| field.iter().rev().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte)));
         let mut next = || fields.next().ok_or_else(|| damaged("the state row is too short"));
         Ok(Some(State {
             cluster_id: next()?,
@@ -275,7 +290,12 @@ fn prepare(db: &Connection, new_cluster_id: u64) -> Result<State, PrepareError> 
     if format != 0 {
         return Err(damaged("the state row is missing").into());
     }
-    let state = State { cluster_id: new_cluster_id, base_revision: Revision::FIRST, compacted: Revision(-1), base_digest: 0 };
+    let state = State {
+        cluster_id: new_cluster_id,
+        base_revision: Revision::FIRST,
+        compacted: Revision(-1),
+        base_digest: 0,
+    };
     let tx = db.unchecked_transaction()?;
     tx.execute_batch(SCHEMA)?;
     tx.pragma_update(None, "user_version", FORMAT)?;
@@ -286,8 +306,12 @@ fn prepare(db: &Connection, new_cluster_id: u64) -> Result<State, PrepareError> 
 
 /// Makes sure that nobody else has the directory open; the lock goes with the process.
 fn lock(dir: &Path) -> Result<File, OpenError> {
-    let unusable = |error: std::io::Error| OpenError::Unusable { dir: dir.display().to_string(), what: error.to_string() };
-    let file = File::options().create(true).truncate(false).write(true).open(dir.join("lock")).map_err(unusable)?;
+    let unusable = |error: std::io::Error| OpenError::Unusable {
+        dir: dir.display().to_string(),
+        what: error.to_string(),
+    };
+    let file =
+        File::options().create(true).truncate(false).write(true).open(dir.join("lock")).map_err(unusable)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(std::fs::TryLockError::WouldBlock) => Err(OpenError::Locked(dir.display().to_string())),
@@ -297,13 +321,17 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
 
 fn write_log(tx: &Transaction<'_>, changes: &[&Arc<Change>]) -> Result<(), EngineError> {
     let (Some(first), Some(last)) = (changes.first(), changes.last()) else { return Ok(()) };
-    tx.prepare_cached("INSERT INTO log (first, last, data) VALUES (?1, ?2, ?3)")?
-        .execute(params![first.revision.0, last.revision.0, codec::log_row(changes)])?;
+    tx.prepare_cached("INSERT INTO log (first, last, data) VALUES (?1, ?2, ?3)")?.execute(params![
+        first.revision.0,
+        last.revision.0,
+        codec::log_row(changes)
+    ])?;
     Ok(())
 }
 
 fn grant(tx: &Transaction<'_>, id: LeaseId, ttl: Duration) -> Result<(), EngineError> {
-    tx.prepare_cached("INSERT OR REPLACE INTO lease (id, ttl) VALUES (?1, ?2)")?.execute(params![id.0, ttl.as_secs() as i64])?;
+    tx.prepare_cached("INSERT OR REPLACE INTO lease (id, ttl) VALUES (?1, ?2)")?
+        .execute(params![id.0, ttl.as_secs() as i64])?;
     Ok(())
 }
 
@@ -315,7 +343,9 @@ impl From<rusqlite::Error> for EngineError {
     fn from(error: rusqlite::Error) -> EngineError {
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => EngineError::Full,
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => EngineError::Corrupt(error.to_string()),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                EngineError::Corrupt(error.to_string())
+            }
             _ => EngineError::Failed(error.to_string()),
         }
     }

@@ -147,9 +147,10 @@ mod tests {
     fn a_read_sees_the_newest_version_not_above_its_revision() {
         let tree = tree(vec![version("a", 2), version("a", 4), deletion("a", 6), version("a", 8)]);
         let seen = |at| tree.get(b"a", Revision(at)).map(|kv| kv.mod_revision.0);
-        assert_eq!([1, 2, 3, 4, 5, 6, 7, 8, 9].map(seen), [
-            None, Some(2), Some(2), Some(4), Some(4), None, None, Some(8), Some(8)
-        ]);
+        assert_eq!(
+            [1, 2, 3, 4, 5, 6, 7, 8, 9].map(seen),
+            [None, Some(2), Some(2), Some(4), Some(4), None, None, Some(8), Some(8)]
+        );
     }
 
     #[test]

@@ -31,7 +31,8 @@ fn examine(wal: &[u8]) -> Result<Option<String>, EngineError> {
         return Ok(Some(format!("{} bytes of an unfinished log header", wal.len())));
     }
     let header = Header::read(wal)?;
-    let frames: Vec<Frame<'_>> = wal[HEADER..].chunks_exact(FRAME_HEADER + header.page_size).map(Frame::read).collect();
+    let frames: Vec<Frame<'_>> =
+        wal[HEADER..].chunks_exact(FRAME_HEADER + header.page_size).map(Frame::read).collect();
     let mut sum = header.sum;
     let mut intact = 0;
     for frame in &frames {

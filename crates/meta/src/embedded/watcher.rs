@@ -44,7 +44,8 @@ impl Watcher {
             (hub.join(&interest), hub.published())
         };
         let next = if watch.from == Revision::ZERO { published.next() } else { watch.from };
-        let watcher = Watcher { shared, interest, deliveries, next, replay_through: published, progress_wanted: false };
+        let watcher =
+            Watcher { shared, interest, deliveries, next, replay_through: published, progress_wanted: false };
         let compacted = watcher.shared.state()?.compacted;
         watcher.check_compaction(compacted)?;
         Ok(watcher)

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::rngs::StdRng;
 use rand::RngExt as _;
+use rand::rngs::StdRng;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -298,7 +298,9 @@ impl Writer {
     /// When nothing is waiting: a little of the work that can wait.
     fn tidy(&mut self) -> Progress {
         let trimmed = self.compaction.trim(&self.shared);
-        let (Some(fold), Some(engine)) = (self.compaction.fold_when_idle(), self.engine.as_mut()) else { return trimmed };
+        let (Some(fold), Some(engine)) = (self.compaction.fold_when_idle(), self.engine.as_mut()) else {
+            return trimmed;
+        };
         match engine.append(&[], Some(fold)) {
             Ok(()) => {
                 self.compaction.folded();
@@ -315,12 +317,15 @@ impl Writer {
     fn alone(&mut self, command: Command) -> Served {
         match command {
             Command::Defragment(reply) => {
-                let result = self.engine.as_mut().map_or(Err(MetaError::Stopped), |engine| Ok(engine.defragment()?));
+                let result =
+                    self.engine.as_mut().map_or(Err(MetaError::Stopped), |engine| Ok(engine.defragment()?));
                 reply.send(result).ok();
                 Served::Group
             }
             Command::Size(reply) => {
-                reply.send(Ok(self.engine.as_ref().map_or_else(Default::default, |engine| engine.size()))).ok();
+                reply
+                    .send(Ok(self.engine.as_ref().map_or_else(Default::default, |engine| engine.size())))
+                    .ok();
                 Served::Group
             }
             Command::Close(reply) => {

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use capstan_meta::embedded::{Embedded, Options};
 use capstan_meta::etcd::{Etcd, EtcdOptions};
-use capstan_meta::{Backend, Compare, Delete, KeyRange, MetaError, Put, Range, Revision, Txn, Watch, WatchMessage, WatchStream, wire};
+use capstan_meta::{
+    Backend, Compare, Delete, KeyRange, MetaError, Put, Range, Revision, Txn, Watch, WatchMessage,
+    WatchStream, wire,
+};
 use capstan_testkit::crash::CrashLoop;
 use capstan_testkit::history::{self, Call, Change, Event, Guard, Outcome, Recorder, Seen};
 use capstan_testkit::{Port, Ready, TempDir, process, seed};
@@ -34,7 +37,9 @@ fn server() {
         let store = Embedded::open(Path::new(&arguments[0]), options).await.unwrap();
         let listener = tokio::net::TcpListener::bind(&arguments[1]).await.unwrap();
         process::report_ready(&arguments[1]);
-        wire::serve(listener, Arc::new(store), wire::Options::default(), std::future::pending()).await.unwrap();
+        wire::serve(listener, Arc::new(store), wire::Options::default(), std::future::pending())
+            .await
+            .unwrap();
     });
 }
 
@@ -42,7 +47,8 @@ fn server() {
 fn what_is_acknowledged_survives_kill9_and_histories_are_linearizable() {
     let rounds = seed::soak(30, 300);
     seed::seeds(1, |seed| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(crash_rounds(rounds, seed));
     });
 }
@@ -133,9 +139,10 @@ fn random_call(rng: &mut StdRng, values: &AtomicU64) -> Call<String, u64> {
     match rng.random_range(0..10) {
         0..4 => commit(vec![], vec![Change::Put(first, value())]),
         4 => commit(vec![], vec![Change::Delete(first)]),
-        5 if first != second => {
-            commit(vec![Guard::Modified(first.clone(), 0)], vec![Change::Put(first, value()), Change::Put(second, value())])
-        }
+        5 if first != second => commit(
+            vec![Guard::Modified(first.clone(), 0)],
+            vec![Change::Put(first, value()), Change::Put(second, value())],
+        ),
         6 if first != second => commit(vec![], vec![Change::Put(first, value()), Change::Delete(second)]),
         7 => Call::Range("k".into().."l".into()),
         _ => Call::Get(first),
@@ -205,7 +212,11 @@ async fn follow(mut watch: Box<dyn WatchStream>) -> Vec<Event<String, u64>> {
             if key == "end" {
                 return log;
             }
-            let change = if event.kv.is_tombstone() { Change::Delete(key) } else { Change::Put(key, number(&event.kv.value)) };
+            let change = if event.kv.is_tombstone() {
+                Change::Delete(key)
+            } else {
+                Change::Put(key, number(&event.kv.value))
+            };
             log.push(Event { revision: event.kv.mod_revision.0 as u64, change });
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use capstan_meta::embedded::{Embedded, OpenError, Options, RestoreError, restore};
 use capstan_meta::{
-    Backend, Compare, Delete, KeyRange, LeaseId, MetaError, Put, Range, RangeResult, Revision, SortOrder, SortTarget, Txn, Watch,
-    WatchMessage, WatchStream,
+    Backend, Compare, Delete, KeyRange, LeaseId, MetaError, Put, Range, RangeResult, Revision, SortOrder,
+    SortTarget, Txn, Watch, WatchMessage, WatchStream,
 };
 use capstan_testkit::{TempDir, seed};
 use rand::RngExt;
@@ -62,7 +62,8 @@ async fn random_write(store: &Embedded, rng: &mut StdRng, leases: &[LeaseId]) {
 #[test]
 fn a_reopened_store_is_the_same_store() {
     seed::seeds(seed::soak(12, 400), |seed| {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
             let dir = TempDir::new("reopen").unwrap();
             let mut durable = open(dir.path()).await;
@@ -86,7 +87,11 @@ fn a_reopened_store_is_the_same_store() {
                 }
                 let head = memory.status().await.unwrap().revision;
                 let at = Revision(rng.random_range(1..=head.0));
-                assert_eq!(everything(&durable, at).await, everything(&memory, at).await, "at revision {at} of {head}");
+                assert_eq!(
+                    everything(&durable, at).await,
+                    everything(&memory, at).await,
+                    "at revision {at} of {head}"
+                );
             }
             same_history(&durable, &memory).await;
         });
@@ -112,12 +117,15 @@ async fn same_history(durable: &Embedded, memory: &Embedded) {
     let from = Revision(status.compacted.0.max(1));
     let (mut logs, mut ends) = (Vec::new(), Vec::new());
     for store in [durable, memory] {
-        let mut watch = store.watch(Watch { prev_kv: true, ..Watch::from(KeyRange::all(), from) }).await.unwrap();
+        let mut watch =
+            store.watch(Watch { prev_kv: true, ..Watch::from(KeyRange::all(), from) }).await.unwrap();
         watch.request_progress().await.unwrap();
         let mut events = Vec::new();
         loop {
             match watch.next().await.unwrap() {
-                WatchMessage::Events { events: some, .. } => events.extend(some.iter().map(|event| event.kv.clone())),
+                WatchMessage::Events { events: some, .. } => {
+                    events.extend(some.iter().map(|event| event.kv.clone()))
+                }
                 WatchMessage::Progress(revision) => break ends.push(revision),
             }
         }
@@ -198,7 +206,9 @@ async fn a_flipped_bit_is_found_or_harmless() {
         std::fs::write(&file, bytes).unwrap();
         match missing_writes(&copy, &states).await {
             // A flip in the last write looks like a torn one, and is reported as that.
-            Ok(missing) => assert!(missing <= 1, "flip at {at} of {}: {missing} writes are missing", file.display()),
+            Ok(missing) => {
+                assert!(missing <= 1, "flip at {at} of {}: {missing} writes are missing", file.display())
+            }
             Err(OpenError::Corrupt { .. } | OpenError::Unusable { .. }) => found += 1,
             Err(error) => panic!("flip at {at}: {error}"),
         }
@@ -232,7 +242,9 @@ async fn a_flipped_bit_in_the_base_is_found() {
                 assert_eq!(everything(&store, Revision::ZERO).await.unwrap(), expected, "flip at {at}");
                 store.close().await.unwrap();
             }
-            Err(OpenError::Corrupt { .. } | OpenError::Unusable { .. } | OpenError::Newer { .. }) => found += 1,
+            Err(OpenError::Corrupt { .. } | OpenError::Unusable { .. } | OpenError::Newer { .. }) => {
+                found += 1
+            }
             Err(error) => panic!("flip at {at}: {error}"),
         }
         std::fs::remove_dir_all(&copy).unwrap();
@@ -268,7 +280,11 @@ async fn data_of_a_newer_version_is_left_alone() {
 #[tokio::test]
 async fn a_foreign_file_is_not_a_store() {
     let dir = TempDir::new("foreign").unwrap();
-    std::fs::write(dir.join("meta.db"), "this is somebody's letter, long enough to be read as a header of something ".repeat(20)).unwrap();
+    std::fs::write(
+        dir.join("meta.db"),
+        "this is somebody's letter, long enough to be read as a header of something ".repeat(20),
+    )
+    .unwrap();
     let error = Embedded::open(dir.path(), options()).await.err().unwrap();
     assert!(matches!(error, OpenError::Corrupt { .. }), "{error}");
 }
@@ -290,7 +306,11 @@ async fn a_snapshot_is_the_store_without_its_history() {
     for n in 0..3000 {
         let lease = if n % 1000 == 0 { LeaseId(5) } else { LeaseId::NONE };
         let put = Put::new(format!("k{:04}", n % 2500), format!("v{n}")).lease(lease);
-        if n % 100 == 0 { store.put(put).await.unwrap() } else { store.commit(Txn::new().then(put)).await.map(|_| Default::default()).unwrap() };
+        if n % 100 == 0 {
+            store.put(put).await.unwrap()
+        } else {
+            store.commit(Txn::new().then(put)).await.map(|_| Default::default()).unwrap()
+        };
     }
     let snapshot = saved(&store).await;
     let expected = everything(&store, Revision::ZERO).await.unwrap();
@@ -334,7 +354,11 @@ async fn history_is_dropped_by_itself_and_folded_on_disk() {
     }
     let compacted = capstan_testkit::eventually("old history is gone", Duration::from_secs(20), || async {
         let status = store.status().await.unwrap();
-        if status.compacted.0 > 1800 { Ok(status.compacted) } else { Err(format!("compacted at {}", status.compacted)) }
+        if status.compacted.0 > 1800 {
+            Ok(status.compacted)
+        } else {
+            Err(format!("compacted at {}", status.compacted))
+        }
     })
     .await;
     let before = everything(&store, Revision::ZERO).await.unwrap();
@@ -354,7 +378,8 @@ async fn a_lease_that_nobody_renews_takes_its_keys_along() {
     let lease = store.lease_grant(Duration::from_secs(10), LeaseId::NONE).await.unwrap();
     store.put(Put::new("a", "1").lease(lease.id)).await.unwrap();
     store.put(Put::new("b", "2").lease(lease.id)).await.unwrap();
-    let mut watch: Box<dyn WatchStream> = store.watch(Watch::from(KeyRange::all(), Revision::ZERO)).await.unwrap();
+    let mut watch: Box<dyn WatchStream> =
+        store.watch(Watch::from(KeyRange::all(), Revision::ZERO)).await.unwrap();
     tokio::time::advance(Duration::from_secs(8)).await;
     assert_eq!(store.lease_keep_alive(lease.id).await.unwrap(), lease.ttl);
     tokio::time::advance(Duration::from_secs(9)).await;
