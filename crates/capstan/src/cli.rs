@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{bench, completions, config, controller, docs, host, hosts, meta, status, up};
+use crate::commands::{bench, completions, config, controller, docs, host, hosts, meta, plan, status, up};
 use crate::exit::Exit;
 use crate::logging::LogFormat;
 use crate::output::Format;
@@ -82,6 +82,8 @@ pub(crate) enum Command {
     /// Read, write, serve and keep the metadata
     #[command(subcommand)]
     Meta(meta::MetaCommand),
+    /// Show what a placement would move, without moving anything
+    Plan(plan::PlanArgs),
     /// Check and show the settings
     #[command(subcommand)]
     Config(config::ConfigCommand),

@@ -34,6 +34,11 @@ impl Out {
         self.bytes(b"\n")
     }
 
+    /// For whoever writes by itself.
+    pub(crate) fn writer(&mut self) -> &mut dyn Write {
+        &mut self.stdout
+    }
+
     /// Data as it is.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.stdout.write_all(bytes).context("cannot write to stdout")

@@ -5,6 +5,7 @@ mod machine;
 mod meta;
 mod page;
 mod peer;
+mod placement;
 
 use std::path::Path;
 
@@ -21,16 +22,19 @@ pub(crate) use page::{figure as page_figure, page, ratio as page_ratio};
 pub(crate) enum Area {
     /// The metadata store beside etcd
     Meta,
+    /// The placement planner beside the usual hash methods
+    Placement,
 }
 
 impl Area {
     /// Every area, in the order of the page.
-    pub(crate) const ALL: &[Area] = &[Area::Meta];
+    pub(crate) const ALL: &[Area] = &[Area::Meta, Area::Placement];
 
     /// The area's heading and what its rows say.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Area::Meta => "Metadata store",
+            Area::Placement => "Placement",
         }
     }
 
@@ -38,6 +42,7 @@ impl Area {
     pub(crate) fn method(self) -> &'static str {
         match self {
             Area::Meta => meta::METHOD,
+            Area::Placement => placement::METHOD,
         }
     }
 
@@ -45,6 +50,10 @@ impl Area {
     pub(crate) async fn run(self, scale: Scale, dir: &Path) -> Result<Vec<Row>> {
         match self {
             Area::Meta => meta::run(scale, dir).await,
+            Area::Placement => {
+                progress("placement");
+                tokio::task::spawn_blocking(placement::rows).await?
+            }
         }
     }
 }

@@ -71,7 +71,7 @@ fn metadata() -> String {
         );
     }
     for doc in CATALOGUES.iter().copied().flatten() {
-        let _ = write!(page, "\n## `{}`\n\n{}\n", doc.pattern, doc.doc.trim());
+        let _ = write!(page, "\n## `{}`\n\n{}\n", doc.pattern, paragraph(doc.doc));
         if doc.secrecy == Secrecy::Secret {
             page.push_str(
                 "\nThe value is a secret: trees, pages and logs show that it is there, never what it is.\n",
@@ -79,6 +79,11 @@ fn metadata() -> String {
         }
     }
     page
+}
+
+/// A doc comment without the blank that each of its lines begins with.
+fn paragraph(doc: &str) -> String {
+    doc.lines().map(str::trim).collect::<Vec<_>>().join("\n").trim().to_owned()
 }
 
 fn format_word(format: RecordFormat) -> &'static str {

@@ -8,6 +8,7 @@ pub(crate) mod docs;
 pub(crate) mod host;
 pub(crate) mod hosts;
 pub(crate) mod meta;
+pub(crate) mod plan;
 mod remote;
 pub(crate) mod status;
 pub(crate) mod up;
@@ -28,6 +29,10 @@ pub(crate) async fn run(command: Command, context: &mut Context) -> Result<Exit>
         Command::Status(args) => status::run(args, context).await,
         Command::Hosts(command) => hosts::run(command, context).await,
         Command::Meta(command) => meta::run(command, context).await,
+        Command::Plan(args) => {
+            let format = context.out.format;
+            plan::run(args, format, context.out.writer()).map(|()| Exit::Done)
+        }
         Command::Config(command) => config::run(command, context),
         Command::Bench(args) => bench::run(args, context).await,
         Command::Docs(command) => docs::run(command, context),

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
 
 use super::keys::{self, KEYS, Key, Kind};
 use super::suggest::nearest;
@@ -121,7 +122,7 @@ impl Layers {
             let place = error.span().map(|span| position(text, span.start)).unwrap_or_default();
             self.problems.push(format!("{name}{place}: {}", error.message()));
         }
-        for (section, value) in table.get_ref() {
+        for (section, value) in in_file_order(table.get_ref()) {
             let place = format!("{name}{}", position(text, section.span().start));
             match (keys::sections().contains(&section.get_ref().as_ref()), value.get_ref()) {
                 (true, DeValue::Table(entries)) => self.section(name, text, section.get_ref(), entries),
@@ -134,7 +135,7 @@ impl Layers {
     }
 
     fn section(&mut self, name: &str, text: &str, section: &str, entries: &DeTable<'_>) {
-        for (entry, value) in entries {
+        for (entry, value) in in_file_order(entries) {
             let path = format!("{section}.{}", entry.get_ref());
             let place = format!("{name}{}", position(text, entry.span().start));
             let Some(key) = keys::find(&path) else {
@@ -181,6 +182,16 @@ impl Layers {
         };
         self.problems.push(format!("{place}: unknown {what} `{name}`: {advice}"));
     }
+}
+
+/// A key or value of the file with its place.
+type At<'i, T> = &'i Spanned<T>;
+
+/// The entries of a table as they stand in the file: mistakes are told in the order in which they are found there.
+fn in_file_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(At<'t, DeString<'i>>, At<'t, DeValue<'i>>)> {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
 }
 
 fn paths() -> Vec<&'static str> {

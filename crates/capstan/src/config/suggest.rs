@@ -2,7 +2,7 @@
 
 /// The known word that differs least, unless it differs so much that it would be a guess.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (word.chars().count() / 3).max(1) + 1;
+    let limit = (word.chars().count() / 6).max(2);
     known
         .into_iter()
         .map(|candidate| (distance(word, candidate), candidate))

@@ -63,10 +63,10 @@ impl Value {
             }
             (Kind::Labels, DeValue::Table(table)) => labels(table),
             (Kind::Flag | Kind::Count | Kind::List | Kind::Labels, other) => {
-                Err(format!("expected {}, found a {}", expected(kind), other.type_str()))
+                Err(format!("expected {}, found {}", expected(kind), found(other)))
             }
             (_, DeValue::String(text)) => Value::from_text(kind, text),
-            (_, other) => Err(format!("expected {}, found a {}", expected(kind), other.type_str())),
+            (_, other) => Err(format!("expected {}, found {}", expected(kind), found(other))),
         }
     }
 
@@ -120,6 +120,17 @@ fn expected(kind: Kind) -> &'static str {
     }
 }
 
+fn found(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    }
+}
+
 fn choice(words: &[&str], text: &str) -> Result<Value, String> {
     if words.contains(&text) {
         Ok(Value::Text(text.to_owned()))
@@ -168,7 +179,7 @@ fn labels(table: &DeTable<'_>) -> Result<Value, String> {
         let name: &std::borrow::Cow<'_, str> = name.get_ref();
         match value.get_ref().as_str() {
             Some(text) => Ok((name.to_string(), text.to_owned())),
-            None => Err(format!("label `{name}`: expected a string, found a {}", value.get_ref().type_str())),
+            None => Err(format!("label `{name}`: expected a string, found {}", found(value.get_ref()))),
         }
     };
     table.iter().map(read).collect::<Result<_, _>>().map(Value::Labels)

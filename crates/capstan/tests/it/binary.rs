@@ -82,11 +82,12 @@ impl Daemon {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("CAPSTAN_")) {
             builder = builder.env_remove(name);
         }
-        let process = builder
-            .args(["--dir".as_ref(), data.as_os_str()])
-            .args(["--ready-file".as_ref(), ready_file.as_os_str()])
-            .spawn(dir.join("log"))
-            .unwrap();
+        // Only what has a store of its own has a directory.
+        if matches!(args.first(), Some(&"up" | &"meta")) {
+            builder = builder.args(["--dir".as_ref(), data.as_os_str()]);
+        }
+        let process =
+            builder.args(["--ready-file".as_ref(), ready_file.as_os_str()]).spawn(dir.join("log")).unwrap();
         let mut daemon = Daemon { dir, process, ready_file };
         daemon.ready().await;
         daemon

@@ -1,10 +1,11 @@
 //! Exit codes that scripts rely on.
 
 use std::net::TcpListener;
+use std::process::Stdio;
 
 use capstan_testkit::TempDir;
 
-use crate::binary::{Daemon, capstan};
+use crate::binary::{DEADLINE, Daemon, capstan, command, finish};
 
 #[test]
 fn usage_is_two_and_help_is_zero() {
@@ -56,13 +57,27 @@ async fn a_locked_directory_is_refused_and_its_owner_goes_on() {
 
 #[test]
 fn a_reader_that_leaves_early_is_no_error() {
-    let head = std::process::Command::new("sh")
-        .arg("-c")
-        .arg(format!(
-            "{} completions bash | head -c 10; echo ${{PIPESTATUS[0]}}",
-            env!("CARGO_BIN_EXE_capstan")
-        ))
-        .output()
-        .unwrap();
-    assert!(!String::from_utf8_lossy(&head.stderr).contains("panicked"));
+    let mut child = command(".".as_ref());
+    let mut child =
+        child.args(["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let run = finish(child.wait_with_output().unwrap());
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+}
+
+#[tokio::test]
+async fn a_directory_of_a_newer_version_is_left_alone() {
+    let mut store = Daemon::start("newer", &["meta", "serve", "--listen", "127.0.0.1:0"]).await;
+    store.process.terminate(DEADLINE).await.unwrap();
+    let file = std::fs::read_dir(store.dir.join("data")).unwrap().map(|entry| entry.unwrap().path());
+    let file =
+        file.into_iter().find(|path| std::fs::read(path).unwrap().starts_with(b"SQLite format 3")).unwrap();
+    // SQLite keeps the application's own format number in its header, at byte 60.
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[60..64].copy_from_slice(&99u32.to_be_bytes());
+    std::fs::write(&file, &bytes).unwrap();
+    let run = capstan(store.dir.path(), &["meta", "serve", "--dir", "data", "--listen", "127.0.0.1:0"]);
+    assert_eq!(run.code, 76, "{run:#?}");
+    assert!(run.stderr.contains("has format 99"), "{run:#?}");
+    assert!(std::fs::read(&file).unwrap() == bytes, "the file was changed");
 }

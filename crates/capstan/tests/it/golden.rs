@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-pub fn updating() -> bool {
+fn updating() -> bool {
     std::env::var_os("UPDATE").is_some_and(|value| value == "1")
 }
 

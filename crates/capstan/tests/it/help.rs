@@ -23,6 +23,8 @@ const COMMANDS: &[&[&str]] = &[
     &["meta", "snapshot"],
     &["meta", "restore"],
     &["plan"],
+    &["plan", "tokens"],
+    &["plan", "slots"],
     &["config"],
     &["bench"],
     &["docs"],

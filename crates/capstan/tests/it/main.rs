@@ -1,11 +1,15 @@
 //! The binary as its users meet it: real processes, real files, real clients.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a test reports")]
+
 mod bench;
 mod binary;
 mod config;
 mod docs;
+mod etcd;
 mod exits;
 mod golden;
 mod help;
 mod meta;
+mod tls;
 mod up;

@@ -82,8 +82,10 @@ async fn sigterm_ends_it_with_zero_and_the_host_is_gone_at_once() {
     let mut up = up("sigterm").await;
     let status = up.process.terminate(DEADLINE).await.unwrap();
     assert_eq!(status.code(), Some(0), "{}", up.process.log_tail());
-    let serve = Daemon::start("after", &["meta", "serve", "--listen", "127.0.0.1:0"]).await;
-    drop(serve);
+    let serve = ["meta", "serve", "--listen", "127.0.0.1:0"];
+    let store = Daemon::start_in("after", &serve, &up.dir.join("data")).await;
+    let left = store.capstan(&["meta", "get", "/capstan/hosts/", "--prefix", "--keys-only"]).ok();
+    assert_eq!(left, "", "the host did not leave");
 }
 
 #[tokio::test]
