@@ -12,7 +12,7 @@ use crate::hosts::standing;
 use crate::{ApiError, State};
 
 const STYLE: &str = "\
-:root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #b35900; --soft: #8889; }\
+:root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #b35900; --soft: #767676; }\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }\
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }\
 header { display: flex; align-items: baseline; gap: 1rem; border-bottom: 1px solid var(--line); padding-bottom: .7rem; }\
@@ -92,7 +92,7 @@ fn host_row(text: &mut String, line: &HostLine) {
     let _ = write!(
         text,
         "<tr><td><code>{}</code><td><span class='state {class}'>{standing}</span> {}<td>{}<td><code>{}</code><td>{}<td>{}</tr>",
-        escape(&line.host.to_string()),
+        escape(line.host.as_ref()),
         waiting.join("<br>"),
         escape(&roles.join(", ")),
         pairs(&line.addresses),
