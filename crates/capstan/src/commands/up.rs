@@ -133,9 +133,11 @@ fn greet(endpoints: &Endpoints, context: &mut Context) -> Result<()> {
          capstan status{there}\n  \
          capstan hosts list{there}\n  \
          capstan meta tree{there}\n  \
-         ETCDCTL_API=3 etcdctl --endpoints {meta} get / --prefix\n\n\
+         ETCDCTL_API=3 etcdctl --endpoints {wire} get / --prefix\n\n\
          Ctrl-C stops it; the data stays.",
         meta = endpoints.meta,
+        // etcdctl 3.4 takes a scheme for most commands, but not for `endpoint status`.
+        wire = endpoints.meta.trim_start_matches("http://"),
         dir = dir.display(),
     ))?;
     context.out.flush()
