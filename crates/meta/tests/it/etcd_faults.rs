@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use capstan_meta::etcd::{Etcd, EtcdOptions};
 use capstan_meta::{
-    Compare, KeyRange, MetaError, Op, Put, Range, Remedy, Revision, Store, Txn, Watch, WatchMessage,
+    Compare, KeyRange, LeaseId, MetaError, Op, Put, Range, Remedy, Revision, Store, Txn, Watch, WatchMessage,
     WatchStream,
 };
 use capstan_testkit as testkit;
@@ -113,6 +113,44 @@ fn a_watch_survives_every_kind_of_broken_connection_without_a_gap_or_a_repetitio
             n += 1;
             put(&scene.around, n).await;
             follow(&mut *watch, &mut seen, n).await;
+        }
+    });
+}
+
+/// Etcd sends six mebibytes in parts of two; whatever part the connection dies in, the revision arrives whole and once.
+#[test]
+fn a_revision_cut_between_its_parts_arrives_whole() {
+    block_on(async {
+        let scene = Scene::new().await;
+        let patient = connect(EtcdOptions::new([scene.etcd.endpoint()])).await;
+        for cut_after in [1 << 20, 5 << 19, 9 << 19] {
+            let mut watch = scene.through.watch(Watch::from(KeyRange::all(), Revision::ZERO)).await.unwrap();
+            let lease = patient.lease_grant(Duration::from_secs(300), LeaseId::NONE).await.unwrap().id;
+            for n in 0..6_u8 {
+                patient.put(Put::new(vec![b'k', n], vec![n; 1 << 20]).lease(lease)).await.unwrap();
+            }
+            let prev = Watch { prev_kv: true, no_put: true, ..Watch::from(KeyRange::all(), Revision::ZERO) };
+            let mut deletions = scene.through.watch(prev).await.unwrap();
+            // The other watch has taken its puts, so that the bytes that are counted are those of the deletion.
+            let mut puts = 0;
+            while puts < 6 {
+                if let WatchMessage::Events { events, .. } = watch.next().await.unwrap() {
+                    puts += events.len();
+                }
+            }
+            drop(watch);
+            scene.proxy.set(Direction::ToClient, Flow::CutAfter(cut_after));
+            let revision = patient.lease_revoke(lease).await.unwrap();
+            let message = async {
+                loop {
+                    match deletions.next().await.unwrap() {
+                        WatchMessage::Events { revision, events } => return (revision, events.len()),
+                        WatchMessage::Progress(_) => {}
+                    }
+                }
+            };
+            assert_eq!(tokio::time::timeout(DEADLINE, message).await.unwrap(), (revision, 6));
+            scene.proxy.heal().await;
         }
     });
 }

@@ -1,5 +1,5 @@
-//! Do the embedded store and a real etcd answer alike? Random scripts run on both, and everything that either of them
-//! says is compared, counted from the revision at which the script began. A difference is shrunk to a small script.
+//! Do the embedded store, its wire and a real etcd answer alike? Random scripts run on all of them, and everything that
+//! they say is compared, counted from the revision at which the script began. A difference is shrunk to a small script.
 
 mod perform;
 mod script;
@@ -13,7 +13,7 @@ use capstan_testkit as testkit;
 use capstan_testkit::seed;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-use crate::subjects::fresh_prefix;
+use crate::subjects::{fresh_prefix, serve};
 use perform::perform;
 use script::{Script, scripts};
 
@@ -47,19 +47,27 @@ fn embedded_and_etcd_answer_alike() {
     });
 }
 
-/// Runs a script on both; an error is their first difference.
+/// Runs a script on the embedded store, on the same over its wire, and on etcd; an error is their first difference.
 async fn compare(etcd: &testkit::Etcd, script: &Script) -> Result<(), String> {
     // Leases of all scripts share one etcd.
     static NEXT_LEASE: AtomicI64 = AtomicI64::new(1_000);
     let lease = NEXT_LEASE.fetch_add(10, Ordering::Relaxed);
-    let ours = Store::new(Embedded::in_memory(embedded::Options::default()));
-    let options = EtcdOptions::new([etcd.endpoint()]).prefix(fresh_prefix());
-    let theirs = Store::new(Etcd::connect(options).await.map_err(|error| error.to_string())?);
-    let (ours, theirs) = (perform(&ours, script, lease).await, perform(&theirs, script, lease).await);
-    let differ = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
-    match differ {
-        Some((ours, theirs)) => Err(format!("embedded: {ours}\n    etcd: {theirs}")),
-        None if ours.len() != theirs.len() => Err("one of them said more than the other".to_owned()),
-        None => Ok(()),
+    let embedded = || Embedded::in_memory(embedded::Options::default());
+    let (endpoint, _server) = serve(embedded()).await;
+    let wire = connect(EtcdOptions::new([endpoint])).await?;
+    let theirs = connect(EtcdOptions::new([etcd.endpoint()]).prefix(fresh_prefix())).await?;
+    let theirs = perform(&theirs, script, lease).await;
+    for (name, ours) in [("embedded", Store::new(embedded())), ("    wire", wire)] {
+        let ours = perform(&ours, script, lease).await;
+        let differ = ours.iter().zip(&theirs).find(|(ours, theirs)| ours != theirs);
+        if let Some((ours, theirs)) = differ {
+            return Err(format!("{name}: {ours}\n    etcd: {theirs}"));
+        }
+        assert_eq!(ours.len(), theirs.len(), "{name} and etcd did not get the same number of questions");
     }
+    Ok(())
+}
+
+async fn connect(options: EtcdOptions) -> Result<Store, String> {
+    Etcd::connect(options).await.map(Store::new).map_err(|error| error.to_string())
 }
