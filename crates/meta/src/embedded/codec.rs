@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use crc_fast::CrcAlgorithm;
 
-use super::engine::EngineError;
+use super::engine::{EngineError, LoggedChange};
 use super::history::Change;
 use crate::kv::{KeyValue, LeaseId, Revision};
 
@@ -90,7 +90,7 @@ pub fn log_row(changes: &[&Arc<Change>]) -> Vec<u8> {
 }
 
 /// Reads a row of the log back.
-pub fn read_log_row(row: &[u8]) -> Result<Vec<(Revision, Vec<Arc<KeyValue>>)>, EngineError> {
+pub fn read_log_row(row: &[u8]) -> Result<Vec<LoggedChange>, EngineError> {
     let mut content = Reader(unsealed(&[], row)?);
     let mut changes = Vec::new();
     while content.0.has_remaining() {

@@ -64,6 +64,9 @@ impl Fold<'_> {
     }
 }
 
+/// A revision and the versions that it wrote, as read back: what the keys held before is not kept on disk.
+pub type LoggedChange = (Revision, Vec<Arc<KeyValue>>);
+
 /// What an engine found when it was opened.
 #[derive(Debug)]
 pub struct Loaded {
@@ -74,7 +77,7 @@ pub struct Loaded {
     /// The revision of `base`.
     pub base_revision: Revision,
     /// What happened after it: each revision's new versions, in order and without a gap.
-    pub log: Vec<(Revision, Vec<Arc<KeyValue>>)>,
+    pub log: Vec<LoggedChange>,
     /// The leases that live.
     pub leases: Vec<(LeaseId, Duration)>,
     /// History before this may not be read.

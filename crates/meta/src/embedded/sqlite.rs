@@ -12,7 +12,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
 
 use super::codec::{self, damaged};
-use super::engine::{DiskSize, Engine, EngineError, Entry, Fold, Loaded, OpenError};
+use super::engine::{DiskSize, Engine, EngineError, Entry, Fold, Loaded, LoggedChange, OpenError};
 use super::history::Change;
 use super::wal;
 use crate::kv::{KeyValue, LeaseId, Revision};
@@ -121,7 +121,7 @@ impl Sqlite {
         Ok(base)
     }
 
-    fn load_log(&self) -> Result<Vec<(Revision, Vec<Arc<KeyValue>>)>, EngineError> {
+    fn load_log(&self) -> Result<Vec<LoggedChange>, EngineError> {
         let mut statement = self.db.prepare("SELECT data FROM log ORDER BY first")?;
         let mut rows = statement.query([])?;
         let mut log = Vec::new();

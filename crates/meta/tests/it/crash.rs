@@ -17,6 +17,7 @@ use capstan_testkit::history::{self, Call, Change, Event, Guard, Outcome, Record
 use capstan_testkit::{Port, Ready, TempDir, process, seed};
 use rand::RngExt;
 use rand::rngs::StdRng;
+use tokio::task::JoinSet;
 
 const WRITERS: usize = 64;
 /// Connections that the writers share.
@@ -66,11 +67,11 @@ async fn crash_rounds(rounds: usize, seed: u64) {
     let endpoint = format!("http://{}", port.addr());
     let recording = Arc::new(Recording::new());
     let stop = Arc::new(AtomicBool::new(false));
-    let mut watchers = Vec::new();
+    let mut watchers = JoinSet::new();
     for _ in 0..WATCHERS {
         let store = Etcd::connect(EtcdOptions::new([endpoint.clone()])).await.unwrap();
         let watch = store.watch(Watch::from(KeyRange::all(), Revision::FIRST)).await.unwrap();
-        watchers.push(tokio::spawn(follow(watch)));
+        watchers.spawn(follow(watch));
     }
     let writers = start_writers(&endpoint, &recording, &stop, seed).await;
 
@@ -78,27 +79,22 @@ async fn crash_rounds(rounds: usize, seed: u64) {
         process: &mut server,
         ready,
         restart_deadline: Duration::from_secs(30),
-        lifetime: Duration::from_millis(20)..Duration::from_millis(250),
+        lifetime: Duration::from_millis(50)..Duration::from_millis(500),
         seed,
     };
     crashes.run(rounds, async |_| Ok(())).await.unwrap();
 
     stop.store(true, Ordering::Relaxed);
-    for writer in writers {
-        writer.await.unwrap();
-    }
+    writers.join_all().await;
     let store = Etcd::connect(EtcdOptions::new([endpoint])).await.unwrap();
     // The writers have stopped: this last write tells the watchers where the end is.
     store.put(Put::new("end", "0")).await.unwrap();
-    let mut logs = Vec::new();
-    for watcher in watchers {
-        logs.push(watcher.await.unwrap());
-    }
+    let logs = watchers.join_all().await;
     let checked = history::assert_linearizable(&recording.operations(), &logs[0]);
     for log in &logs[1..] {
         history::check_resumed(&logs[0], 0, log).unwrap_or_else(|violation| panic!("{violation}"));
     }
-    println!("{rounds} kills: {checked:?}");
+    eprintln!("{rounds} kills: {checked:?}");
     assert!(checked.revisions > rounds * 10, "hardly anything was written: {checked:?}");
 }
 
@@ -107,17 +103,18 @@ async fn start_writers(
     recording: &Arc<Recording>,
     stop: &Arc<AtomicBool>,
     seed: u64,
-) -> Vec<tokio::task::JoinHandle<()>> {
+) -> JoinSet<()> {
     let values = Arc::new(AtomicU64::new(1));
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(Arc::new(Etcd::connect(EtcdOptions::new([endpoint])).await.unwrap()));
     }
-    let writer = |n: usize| {
+    let mut writers = JoinSet::new();
+    for n in 0..WRITERS {
         let (client, recording) = (clients[n % CLIENTS].clone(), recording.clone());
         let (stop, values) = (stop.clone(), values.clone());
         let mut rng = seed::rng(seed ^ n as u64);
-        tokio::spawn(async move {
+        writers.spawn(async move {
             while !stop.load(Ordering::Relaxed) {
                 let call = random_call(&mut rng, &values);
                 let outcome = recording.record(call.clone(), perform(&client, call)).await;
@@ -126,9 +123,9 @@ async fn start_writers(
                     tokio::time::sleep(Duration::from_millis(rng.random_range(1..20))).await;
                 }
             }
-        })
-    };
-    (0..WRITERS).map(writer).collect()
+        });
+    }
+    writers
 }
 
 fn random_call(rng: &mut StdRng, values: &AtomicU64) -> Call<String, u64> {
