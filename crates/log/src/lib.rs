@@ -7,6 +7,7 @@
 //! Read first: [`config::LogConfig`] (who holds a log), [`replica::Replica`] (how one copy behaves).
 
 pub mod config;
+pub mod disk;
 pub mod entry;
 pub mod keys;
 pub mod replica;
