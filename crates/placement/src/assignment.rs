@@ -1,6 +1,6 @@
 //! Who holds which shard, and who is its primary?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +78,8 @@ impl Assignment {
 
     /// Copies and primaries of every node that holds something.
     pub fn tally(&self) -> BTreeMap<&NodeName, Tally> {
-        let mut tally: BTreeMap<&NodeName, Tally> = BTreeMap::new();
+        // Hashed while counting, sorted once: names are long and copies are many.
+        let mut tally: HashMap<&NodeName, Tally> = HashMap::new();
         for placement in &self.shards {
             for holder in &placement.holders {
                 tally.entry(holder).or_default().copies += 1;
@@ -87,7 +88,7 @@ impl Assignment {
                 tally.entry(primary).or_default().primaries += 1;
             }
         }
-        tally
+        tally.into_iter().collect()
     }
 }
 

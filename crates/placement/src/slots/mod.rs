@@ -75,9 +75,8 @@ pub fn plan_slots(cluster: &Cluster, present: &SlotMap) -> Result<SlotPlan, Plac
     let apart = Groups::new((0..weights.len() as u32).collect(), 1);
     let shares = shares::fair(u32::from(SLOTS), 1, &weights, &apart);
     let fair: Vec<(u32, u32)> = shares.iter().map(|share| (share.floor(1), share.ceil(1))).collect();
-    let quota = Quota::new(&runs, &fair);
-    let lower_bound = quota.moved();
-    let after = name_owners(cuts::fewest_ranges(&runs, &quota), |at| serving[at as usize].name.clone());
+    let lower_bound = Quota::new(&runs, &fair).moved();
+    let after = name_owners(cuts::fewest_ranges(&runs, &fair), |at| serving[at as usize].name.clone());
     Ok(SlotPlan {
         moves: present.moves_to(&after),
         lower_bound,

@@ -16,12 +16,17 @@ impl Dice {
 
 #[test]
 fn churn_of_400_steps_stays_within_one_copy_of_the_counted_bound_in_all() {
-    for seed in 1..=8 {
+    // `cargo test --release -p capstan-placement --test it churn -- --nocapture` lives 200 lives.
+    let lives = if cfg!(debug_assertions) { 8 } else { 200 };
+    let mut above = 0;
+    for seed in 1..=lives {
         let (adds, bound, exact) = live(seed, 16, 400);
         println!("seed {seed}: adds {adds}, counted bound {bound}, proved bound {exact}");
         assert_eq!(adds, exact, "seed {seed}");
         assert!(adds <= bound + 1, "seed {seed}: {adds} adds where counting allows {bound}");
+        above += adds - bound;
     }
+    println!("{lives} lives, {above} copies above the counted bound in all");
 }
 
 fn live(seed: u64, shards: u64, steps: usize) -> (u64, u64, u64) {
