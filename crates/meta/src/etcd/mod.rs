@@ -2,7 +2,7 @@
 //!
 //! [`Etcd`] is the contract of [`crate::store::Backend`] on a real etcd v3. What it adds to the etcd-client crate is what
 //! a caller may believe: every call is bounded in time, a read is tried again, a write whose outcome is not known is
-//! [`MetaError::Unknown`] and never sent twice, and a watch outlives its connection without missing or repeating
+//! [`crate::MetaError::Unknown`] and never sent twice, and a watch outlives its connection without missing or repeating
 //! a revision.
 //!
 //! For production, etcd 3.5.24 or 3.6.6 at least: older ones lose or repeat watch events in corner cases that no client
