@@ -9,6 +9,8 @@ pub(crate) fn facts(dir: &Path) -> Vec<(&'static str, String)> {
         ("Memory", memory()),
         ("Kernel", kernel()),
         ("Disk", filesystem(dir)),
+        ("Load average", load_average()),
+        ("Scheduling", scheduling().to_owned()),
         ("Capstan", format!("{} ({})", env!("CARGO_PKG_VERSION"), profile())),
         ("Peers", super::peer::etcd_version().unwrap_or_else(|_| "no etcd".to_owned())),
     ]
@@ -35,6 +37,24 @@ fn memory() -> String {
 fn kernel() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("Linux {}", release.trim())
+}
+
+/// How busy the machine is while we look: figures of a busy machine are figures of its neighbours, too.
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').take(3).collect::<Vec<_>>().join(", ")
+}
+
+/// Whether this process, and with it the servers that it starts, goes before others (`chrt -r 10 capstan bench ...`).
+fn scheduling() -> &'static str {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The policy is field 41; the name in parentheses (field 2) may hold blanks.
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    match after_name.split(' ').nth(41 - 3) {
+        Some("0") => "normal",
+        Some("1" | "2") => "real-time, for both servers and the client",
+        Some(_) | None => "unknown",
+    }
 }
 
 /// Type of the file system that the directory is on: the mount with the longest path that holds it.

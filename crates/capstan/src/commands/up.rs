@@ -58,7 +58,9 @@ pub(crate) async fn run(args: UpArgs, context: &mut Context) -> Result<Exit> {
         endpoints.announce(&config.meta.dir, args.ready_file.as_deref())?;
         greet(&endpoints, context)
     };
-    process.run(announce).await
+    let exit = process.run(announce).await;
+    Endpoints::withdraw(&config.meta.dir);
+    exit
 }
 
 fn set_flags(args: &UpArgs, context: &mut Context) {

@@ -47,6 +47,13 @@ impl Endpoints {
         ready_file.map_or(Ok(()), |path| self.write(path))
     }
 
+    /// Takes the announcement in the data directory back: nobody should look for a process that has stopped.
+    pub(crate) fn withdraw(dir: &Path) {
+        if let Err(error) = std::fs::remove_file(dir.join(FILE)) {
+            tracing::debug!(%error, "endpoints were not withdrawn");
+        }
+    }
+
     /// Writes the file so that nobody sees half of it.
     pub(crate) fn write(&self, path: &Path) -> Result<()> {
         let partial = path.with_added_extension("part");

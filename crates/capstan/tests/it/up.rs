@@ -82,6 +82,7 @@ async fn sigterm_ends_it_with_zero_and_the_host_is_gone_at_once() {
     let mut up = up("sigterm").await;
     let status = up.process.terminate(DEADLINE).await.unwrap();
     assert_eq!(status.code(), Some(0), "{}", up.process.log_tail());
+    assert!(!up.dir.join("data/endpoints.json").exists(), "it still says that it is there");
     let serve = ["meta", "serve", "--listen", "127.0.0.1:0"];
     let store = Daemon::start_in("after", &serve, &up.dir.join("data")).await;
     let left = store.capstan(&["meta", "get", "/capstan/hosts/", "--prefix", "--keys-only"]).ok();
@@ -118,6 +119,17 @@ async fn ports_in_use_and_a_locked_directory_are_told_apart() {
     assert!(same_ports.stderr.contains("--port-base"), "{same_ports:#?}");
     let same_dir = capstan(up.dir.path(), &["up", "--port-base", "0", "--dir", "data"]);
     assert_eq!(same_dir.code, 73, "{same_dir:#?}");
+}
+
+#[tokio::test]
+async fn logs_are_json_for_programs() {
+    let up = Daemon::start("json", &["up", "--port-base", "0", "--log", "json", "-o", "json"]).await;
+    let text = up.process.log_text();
+    let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let registered =
+        lines.iter().find(|line| line["message"] == "registered").unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(registered["level"], "INFO");
+    assert!(registered["host"].is_string(), "{registered}");
 }
 
 #[tokio::test]

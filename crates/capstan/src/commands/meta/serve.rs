@@ -45,10 +45,11 @@ pub(crate) async fn run(args: ServeArgs, context: &mut Context) -> Result<Exit> 
         version: VERSION.to_owned(),
     };
     daemon::start_wire(&mut process, listener, store, &config)?;
-    process
-        .run(|| {
-            tracing::info!(address = endpoints.meta, "serving the etcd v3 wire");
-            endpoints.announce(&config.meta.dir, args.ready_file.as_deref())
-        })
-        .await
+    let announce = || {
+        tracing::info!(address = endpoints.meta, "serving the etcd v3 wire");
+        endpoints.announce(&config.meta.dir, args.ready_file.as_deref())
+    };
+    let exit = process.run(announce).await;
+    Endpoints::withdraw(&config.meta.dir);
+    exit
 }
