@@ -1,0 +1,78 @@
+//! The router as a client sees it, on an in-memory store.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
+
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode};
+use capstan_console::{About, Health, Metrics, State, router};
+use capstan_control::tasks::Supervisor;
+use capstan_meta::Store;
+use capstan_meta::embedded::{Embedded, Options};
+use serde_json::Value;
+use tower::ServiceExt as _;
+
+fn state() -> (State, Embedded) {
+    let store = Embedded::in_memory(Options::default());
+    let about = About { version: "1.2.3".to_owned(), host: Some("<one>".to_owned()), endpoints: Vec::new() };
+    let state = State {
+        store: Store::new(store.clone()),
+        health: Health::default(),
+        metrics: Metrics::new("1.2.3"),
+        tasks: Supervisor::default(),
+        about: Arc::new(about),
+    };
+    (state, store)
+}
+
+async fn ask(state: &State, method: &str, path: &str) -> (StatusCode, String) {
+    let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
+    let answer = router(state.clone()).oneshot(request).await.unwrap();
+    let status = answer.status();
+    let body = to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn not_ready_comes_with_the_reasons() {
+    let (state, _store) = state();
+    state.health.waiting("host", "not registered yet");
+    let (status, body) = ask(&state, "GET", "/readyz").await;
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &answer["ready"]), (StatusCode::SERVICE_UNAVAILABLE, &Value::Bool(false)));
+    assert_eq!(answer["reasons"][0], "host: not registered yet");
+    assert_eq!(ask(&state, "GET", "/livez").await.0, StatusCode::OK);
+    state.health.ready("host");
+    assert_eq!(ask(&state, "GET", "/readyz").await.0, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_store_that_has_stopped_is_a_reason_and_not_a_crash() {
+    let (state, store) = state();
+    store.close().await.unwrap();
+    let (status, body) = ask(&state, "GET", "/readyz").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(body.contains("meta: "), "{body}");
+    assert_eq!(ask(&state, "GET", "/api/v1/hosts").await.0, StatusCode::SERVICE_UNAVAILABLE);
+    let (status, metrics) = ask(&state, "GET", "/metrics").await;
+    assert!(status == StatusCode::OK && metrics.contains("capstan_meta_up 0"), "{metrics}");
+    assert!(ask(&state, "GET", "/").await.1.contains("does not answer"));
+}
+
+#[tokio::test]
+async fn errors_of_the_api_say_what_is_wrong() {
+    let (state, _store) = state();
+    let (status, body) = ask(&state, "PUT", "/api/v1/hosts/two/drain?asked_by=me").await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert!(body.contains("host two is not registered"), "{body}");
+    assert_eq!(ask(&state, "GET", "/api/v1/hosts/a%2Fb").await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(ask(&state, "GET", "/nothing").await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn names_are_text_on_the_page() {
+    let (state, _store) = state();
+    let (_, page) = ask(&state, "GET", "/").await;
+    assert!(page.contains("&lt;one&gt;") && !page.contains("<one>"), "{page}");
+}
