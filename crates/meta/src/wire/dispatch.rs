@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use hyper::body::Incoming;
 use tonic::body::Body;
@@ -23,7 +24,16 @@ use super::proto::v3electionpb::election_server::ElectionServer;
 use super::proto::v3lockpb::lock_server::LockServer;
 use super::service::Wire;
 
-type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+/// An answer under way.
+pub(super) struct Answer(Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>);
+
+impl Future for Answer {
+    type Output = Result<Response<Body>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx).map_ok(too_large)
+    }
+}
 
 /// All services of the wire, for one connection.
 #[derive(Clone)]
@@ -49,7 +59,7 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
         macro_rules! serve {
             ($server:ident) => {{
                 let server = $server::from_arc(wire).max_decoding_message_size(limit);
-                too_large(server.max_encoding_message_size(usize::MAX).call(request))
+                Answer(server.max_encoding_message_size(usize::MAX).call(request))
             }};
         }
         match request.uri().path().split('/').nth(1) {
@@ -61,28 +71,25 @@ impl hyper::service::Service<Request<Incoming>> for Dispatch {
             Some("etcdserverpb.Auth") => serve!(AuthServer),
             Some("v3lockpb.Lock") => serve!(LockServer),
             Some("v3electionpb.Election") => serve!(ElectionServer),
-            Some("health") => Box::pin(health(wire)),
-            Some("version") => Box::pin(ready(Ok(version(&wire)))),
-            _ => Box::pin(ready(Ok(unknown(&request)))),
+            Some("health") => Answer(Box::pin(health(wire))),
+            Some("version") => Answer(Box::pin(ready(Ok(version(&wire))))),
+            _ => Answer(Box::pin(ready(Ok(unknown(&request))))),
         }
     }
 }
 
 /// gRPC of this format says "resource exhausted" about a message that is too long to be read; tonic says "out of range".
-fn too_large(answer: impl Future<Output = Result<Response<Body>, Infallible>> + Send + 'static) -> Answer {
+fn too_large(response: Response<Body>) -> Response<Body> {
     const TONICS_WORDS: &str = "decoded%20message%20length%20too%20large";
-    Box::pin(async move {
-        let mut response = answer.await?;
-        if let Some(code) = response.headers().get(Status::GRPC_STATUS)
-            && code.as_bytes() == b"11"
-            && let Some(text) = response.headers().get(Status::GRPC_MESSAGE)
-            && text.to_str().is_ok_and(|text| text.contains(TONICS_WORDS))
-        {
-            let status = Status::new(Code::ResourceExhausted, "grpc: received message larger than max");
-            response = status.into_http();
-        }
-        Ok(response)
-    })
+    let headers = response.headers();
+    if let Some(code) = headers.get(Status::GRPC_STATUS)
+        && code.as_bytes() == b"11"
+        && let Some(text) = headers.get(Status::GRPC_MESSAGE)
+        && text.to_str().is_ok_and(|text| text.contains(TONICS_WORDS))
+    {
+        return Status::new(Code::ResourceExhausted, "grpc: received message larger than max").into_http();
+    }
+    response
 }
 
 async fn health(wire: Arc<Wire>) -> Result<Response<Body>, Infallible> {

@@ -152,6 +152,7 @@ fn builder(limits: Limits) -> Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .adaptive_window(false)
+        .auto_date_header(false)
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(FRAME_BYTES)

@@ -10,36 +10,31 @@ const PREFIX: &str = "etcdserver: ";
 /// The status that clients of the format expect for this error.
 pub(super) fn status(error: MetaError) -> Status {
     use MetaError::*;
-    let code = match &error {
+    let text = error.to_string();
+    match error {
         EmptyKey | KeyNotFound | ValueProvided | LeaseProvided | TooManyOps | DuplicateKey | InvalidSort
-        | TooLarge | EmptyWatchRange => Code::InvalidArgument,
-        Compacted { .. } | FutureRevision | LeaseTtlTooLarge => Code::OutOfRange,
-        LeaseNotFound => Code::NotFound,
-        LeaseExists | Rejected(_) => Code::FailedPrecondition,
-        NoSpace | TooManyRequests => Code::ResourceExhausted,
-        Denied(_) => Code::PermissionDenied,
-        Unavailable(_) | Unknown(_) | Stopped => Code::Unavailable,
-        Corrupt(_) => Code::DataLoss,
-        Storage(_) => Code::Internal,
-    };
-    let text = match &error {
-        // Clients know these two by the format's own words; the detail stays in the server's log.
+        | TooLarge => refuse(Code::InvalidArgument, &text),
+        EmptyWatchRange => Status::invalid_argument(text),
+        Compacted { .. } | FutureRevision | LeaseTtlTooLarge => refuse(Code::OutOfRange, &text),
+        LeaseNotFound => refuse(Code::NotFound, &text),
+        LeaseExists | Rejected(_) => refuse(Code::FailedPrecondition, &text),
+        NoSpace | TooManyRequests => refuse(Code::ResourceExhausted, &text),
+        Denied(_) => refuse(Code::PermissionDenied, &text),
+        Unavailable(_) | Stopped => refuse(Code::Unavailable, &text),
+        // Clients know the next two by the format's own words; what exactly happened is for the operator.
         Unknown(detail) => {
             tracing::warn!(%detail, "outcome of a request is unknown");
-            format!("{PREFIX}request timed out")
+            refuse(Code::Unavailable, "request timed out")
         }
         Corrupt(detail) => {
             tracing::error!(%detail, "store is corrupt");
-            format!("{PREFIX}corrupt cluster")
+            refuse(Code::DataLoss, "corrupt cluster")
         }
         Storage(detail) => {
             tracing::error!(%detail, "storage failed");
-            format!("{PREFIX}{error}")
+            refuse(Code::Internal, &text)
         }
-        EmptyWatchRange => error.to_string(),
-        _ => format!("{PREFIX}{error}"),
-    };
-    Status::new(code, text)
+    }
 }
 
 /// A refusal in the format's words.
