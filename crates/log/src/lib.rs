@@ -4,14 +4,22 @@
 //! the metadata store, which is the referee: holders never vote. This crate knows entries, holders, disks and
 //! connections; it may not know what is written into a log, which service owns it, or who ought to be primary.
 //!
-//! Read first: [`config::LogConfig`] (who holds a log), [`replica::Replica`] (how one copy behaves).
+//! Read first: [`host::Log`] (what an owner holds), [`replica::Replica`] (how one copy behaves), [`disk::Disk`] (how the
+//! copies of a host are kept). [`config::LogConfig`] is the record that decides.
 
 pub mod config;
 pub mod disk;
 pub mod entry;
+pub mod error;
+pub mod host;
 pub mod keys;
+pub mod net;
+pub mod referee;
 pub mod replica;
 
 pub use config::{LogConfig, Refused};
+pub use disk::Disk;
 pub use entry::{Entry, EntryKind, History, LogEpoch, Offset};
+pub use error::LogError;
+pub use host::{Host, HostOptions, Log, NoSnapshots, Snapshots, Tail};
 pub use keys::{HolderId, LogName};

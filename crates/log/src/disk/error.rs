@@ -32,6 +32,14 @@ pub enum DiskError {
         /// The first offset that is still there.
         start: Offset,
     },
+    /// Entries that do not follow on what is there: an earlier write failed, and this one with it.
+    #[error("log {log} ends at offset {end}: an earlier write failed")]
+    OutOfOrder {
+        /// Which log.
+        log: LogName,
+        /// Where it ends.
+        end: Offset,
+    },
     /// There is no such log in this directory.
     #[error("no such log on this host")]
     NoSuchLog,
@@ -60,7 +68,7 @@ impl DiskError {
     pub fn remedy(&self) -> Remedy {
         match self {
             DiskError::Full(_) | DiskError::Closed => Remedy::Retry,
-            DiskError::Truncated { .. } => Remedy::Refresh,
+            DiskError::Truncated { .. } | DiskError::OutOfOrder { .. } => Remedy::Refresh,
             DiskError::NoSuchLog => Remedy::Reject,
             DiskError::Damaged { .. }
             | DiskError::Locked(_)

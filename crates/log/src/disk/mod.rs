@@ -16,7 +16,7 @@ pub mod error;
 mod files;
 pub mod inspect;
 mod journal;
-mod record;
+pub(crate) mod record;
 mod recovery;
 mod segment;
 mod shelf;

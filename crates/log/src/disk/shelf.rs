@@ -89,6 +89,11 @@ impl Shelf {
         self.content().start
     }
 
+    /// First offset behind what was written.
+    pub fn end(&self) -> Offset {
+        self.content().history.end()
+    }
+
     /// Everything that was written.
     pub fn history(&self) -> History {
         self.content().history.clone()
@@ -140,6 +145,9 @@ impl Shelf {
     pub fn append(&self, records: &[u8], files: &Files, segment_bytes: u64) -> DiskResult<()> {
         let mut content = self.content_mut();
         let end = content.history.end();
+        if Header::read(records).is_none_or(|first| first.offset != end) {
+            return Err(DiskError::OutOfOrder { log: self.name.clone(), end });
+        }
         let last = content.segments.len() - 1;
         let full = content.segments[last].len + records.len() as u64 > segment_bytes;
         if full && content.segments[last].len > SEGMENT_HEADER {
@@ -308,6 +316,7 @@ impl Shelf {
     /// Writes entries over the damaged ones in their place; the bytes of an entry are the same on every holder.
     pub fn repair(&self, entries: &[Entry], files: &Files) -> DiskResult<()> {
         let content = self.content();
+        let mut touched = std::collections::BTreeSet::new();
         for entry in entries {
             if content.history.epoch_at(entry.offset) != Some(entry.epoch) || entry.offset < content.start {
                 return Err(self.damaged(entry.offset, "what another holder has is a different entry"));
@@ -321,8 +330,11 @@ impl Shelf {
             if place.offset != entry.offset || place.at + bytes.len() as u64 > segment.len {
                 return Err(self.damaged(place.offset, "repair the entries before it first"));
             }
-            let written = file.write_all_at(&bytes, place.at).and_then(|()| file.sync_data());
-            written.map_err(|error| DiskError::io(&segment.path, &error))?;
+            file.write_all_at(&bytes, place.at).map_err(|error| DiskError::io(&segment.path, &error))?;
+            touched.insert(segment.path.clone());
+        }
+        for path in touched {
+            files.get(&path)?.sync_data().map_err(|error| DiskError::io(&path, &error))?;
         }
         Ok(())
     }

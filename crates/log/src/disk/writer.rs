@@ -125,9 +125,13 @@ impl Writer {
         let mut other = None;
         group.clear();
         while let Some((log, entries, told)) = append.take() {
-            done.push(told);
-            if outcome.is_ok() {
-                outcome = self.stage(log, &entries, group, &mut marks);
+            match outcome.is_ok().then(|| self.stage(log, &entries, group, &mut marks)) {
+                // One log's trouble is not the others'.
+                Some(Err(error @ (DiskError::OutOfOrder { .. } | DiskError::NoSuchLog))) => told(Err(error)),
+                staged => {
+                    outcome = staged.unwrap_or(outcome);
+                    done.push(told);
+                }
             }
             if done.len() < GROUP_APPENDS && group.len() < GROUP_BYTES {
                 match commands.try_recv() {
@@ -137,7 +141,7 @@ impl Writer {
                 }
             }
         }
-        if outcome.is_ok() {
+        if outcome.is_ok() && !done.is_empty() {
             self.since_checkpoint += group.len() as u64;
             self.dirty.extend(marks.keys());
             outcome = self.journal.write(group);
@@ -157,6 +161,9 @@ impl Writer {
         marks: &mut HashMap<u64, (Arc<Shelf>, Before)>,
     ) -> DiskResult<()> {
         let shelf = self.shelf(log)?;
+        if entries.first().is_none_or(|first| first.offset != shelf.end()) {
+            return Err(DiskError::OutOfOrder { log: shelf.name.clone(), end: shelf.end() });
+        }
         marks.entry(log).or_insert_with(|| (Arc::clone(&shelf), shelf.mark()));
         let encode = |out: &mut Vec<u8>| entries.iter().for_each(|e| record::encode(out, shelf.salt(), e));
         let records = change::put_append(group.content(), log, encode);
@@ -169,7 +176,7 @@ impl Writer {
         for (shelf, before) in marks.into_values() {
             undone = undone.and(shelf.back_to(before, &self.files));
         }
-        let fatal = !matches!(error, DiskError::Full(_) | DiskError::NoSuchLog);
+        let fatal = !matches!(error, DiskError::Full(_));
         if let Err(error) = if fatal { Err(error.clone()) } else { undone } {
             self.fail(error);
         }

@@ -357,6 +357,12 @@ impl Replica {
         self.committed
     }
 
+    /// Everything before this offset is durable here.
+    #[must_use]
+    pub fn durable_end(&self) -> Offset {
+        self.local.durable
+    }
+
     /// Everything that was written here, durable or not.
     #[must_use]
     pub fn history(&self) -> &History {

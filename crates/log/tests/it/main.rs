@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic in a test is a failed test")]
 
 mod disk;
+mod host;
 mod sim;

@@ -1,0 +1,324 @@
+//! The loop around one copy: takes inputs, lets them happen to the state machine, has the effects performed.
+//!
+//! A disk that refuses a write ends the copy's life, and a new one begins from what is on disk once there is hope: that
+//! is what happens after a crash, so it needs no rules of its own.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use capstan_meta::session::SessionState;
+use capstan_meta::{LeaseId, Revision, Store};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::{Shared, Snapshots};
+use crate::config::LogConfig;
+use crate::disk::{DiskError, DiskLog};
+use crate::entry::{Entry, Offset};
+use crate::error::LogError;
+use crate::keys::{HolderId, LogName};
+use crate::net::{Links, Packet};
+use crate::replica::{Event, Moment, Replica, Status, Ticket, Timing};
+
+/// Inputs taken before time is looked at again.
+const BURST: usize = 256;
+/// How long a copy whose disk refused a write waits before it tries again: long enough not to wear out anybody.
+const RECOVER_AFTER: Duration = Duration::from_secs(1);
+
+/// Where an append's outcome goes.
+pub(super) type Reply = oneshot::Sender<Result<(Offset, Offset), LogError>>;
+
+/// What the loop takes.
+#[derive(Debug)]
+pub(super) enum Input {
+    Append(Vec<Bytes>, Reply),
+    Packet(HolderId, Packet),
+    Configured(LogConfig, Revision),
+    Truncate(Offset, oneshot::Sender<Result<(), LogError>>),
+    Repair(Offset, oneshot::Sender<()>),
+    Status(oneshot::Sender<Status>),
+}
+
+/// What the disk and the store report back. There are as many as there were effects, and those are bounded by inputs.
+#[derive(Debug)]
+pub(super) enum Notice {
+    Written { life: u64, generation: u64, upto: Offset, outcome: Result<(), DiskError> },
+    NotProposed(Revision),
+    Configured(LogConfig, Revision),
+    Repaired(Offset),
+}
+
+/// How readers must treat what is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Only under the lease.
+    Primary,
+    Other,
+}
+
+/// What readers wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) committed: Offset,
+    pub(super) standing: Standing,
+}
+
+/// An append that stands in the log and is not committed.
+pub(super) struct Placed {
+    pub(super) first: Offset,
+    pub(super) end: Offset,
+    pub(super) reply: Reply,
+}
+
+/// One copy of one log on this host.
+pub(super) struct Copy {
+    pub(super) name: LogName,
+    pub(super) me: HolderId,
+    pub(super) timing: Timing,
+    pub(super) replica: Replica,
+    pub(super) disk: DiskLog,
+    pub(super) store: Store,
+    pub(super) links: Arc<Links>,
+    pub(super) snapshots: Arc<dyn Snapshots>,
+    pub(super) notices: mpsc::UnboundedSender<Notice>,
+    pub(super) progress: watch::Sender<Progress>,
+    pub(super) background: JoinSet<()>,
+    /// Everything that is not durable yet, and what was written just before: what followers mostly want.
+    pub(super) recent: VecDeque<Entry>,
+    pub(super) recent_bytes: usize,
+    pub(super) tickets: HashMap<Ticket, Reply>,
+    pub(super) placed: VecDeque<Placed>,
+    pub(super) repairs: Vec<(Offset, oneshot::Sender<()>)>,
+    pub(super) life: u64,
+    /// Writes that were not reported back yet.
+    pub(super) writing: usize,
+    /// Why this life ended, and when the next one may begin.
+    pub(super) ended: Option<(DiskError, Instant)>,
+    next_ticket: u64,
+    base: Instant,
+    session: watch::Receiver<SessionState>,
+    lease: LeaseId,
+    known: Option<(LogConfig, Revision)>,
+    reports: Option<mpsc::UnboundedReceiver<Notice>>,
+    _inputs: mpsc::WeakSender<Input>,
+}
+
+impl Copy {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        disk: DiskLog,
+        snapshots: Arc<dyn Snapshots>,
+        inputs: mpsc::WeakSender<Input>,
+    ) -> Copy {
+        let (notices, reports) = mpsc::unbounded_channel();
+        let (me, timing) = (shared.options.me.clone(), shared.options.timing);
+        let progress = Progress { committed: disk.start(), standing: Standing::Other };
+        Copy {
+            name: disk.name().clone(),
+            replica: Replica::new(me.clone(), disk.start(), disk.history(), timing),
+            me,
+            timing,
+            disk,
+            store: shared.store.clone(),
+            links: Arc::clone(&shared.links),
+            snapshots,
+            notices,
+            progress: watch::Sender::new(progress),
+            background: JoinSet::new(),
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+            tickets: HashMap::new(),
+            placed: VecDeque::new(),
+            repairs: Vec::new(),
+            life: 0,
+            writing: 0,
+            ended: None,
+            next_ticket: 0,
+            base: Instant::now(),
+            session: shared.session.clone(),
+            lease: LeaseId::NONE,
+            known: None,
+            reports: Some(reports),
+            _inputs: inputs,
+        }
+    }
+
+    pub(super) fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    /// Works until nobody holds the log any more.
+    pub(super) async fn run(mut self, mut inputs: mpsc::Receiver<Input>) {
+        let Some(mut reports) = self.reports.take() else { return };
+        let mut session = self.session.clone();
+        session.mark_changed();
+        let mut tick = tokio::time::interval(self.timing.heartbeat / 2);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                Some(notice) = reports.recv() => {
+                    self.notice(notice).await;
+                    for _ in 0..BURST {
+                        let Ok(notice) = reports.try_recv() else { break };
+                        self.notice(notice).await;
+                    }
+                }
+                changed = session.changed() => match changed {
+                    Ok(()) => {
+                        let state = *session.borrow_and_update();
+                        self.leased(state).await;
+                    }
+                    Err(_) => return,
+                },
+                _ = tick.tick() => {
+                    self.begin_anew().await;
+                    self.happen(Event::Tick).await;
+                }
+                input = inputs.recv() => {
+                    let Some(input) = input else { return };
+                    self.input(input).await;
+                    for _ in 0..BURST {
+                        let Ok(input) = inputs.try_recv() else { break };
+                        self.input(input).await;
+                    }
+                }
+                Some(_) = self.background.join_next() => {}
+            }
+        }
+    }
+
+    /// Whether nobody else has a copy or builds one.
+    pub(super) fn is_alone(&self) -> bool {
+        self.known.as_ref().is_some_and(|(config, _)| config.members().count() == 1)
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        Instant::now().duration_since(self.base)
+    }
+
+    /// Lets an event happen and performs what follows from it.
+    pub(super) async fn happen(&mut self, event: Event) {
+        if self.ended.is_some() {
+            return;
+        }
+        let effects = self.replica.step(self.now(), event);
+        for effect in effects {
+            self.perform(effect).await;
+        }
+        self.publish();
+    }
+
+    pub(super) fn publish(&mut self) {
+        let standing = if self.replica.is_primary() { Standing::Primary } else { Standing::Other };
+        let committed = self.replica.committed();
+        self.progress.send_if_modified(|progress| {
+            let next = Progress { committed: progress.committed.max(committed), standing };
+            let changed = next != *progress;
+            *progress = next;
+            changed
+        });
+    }
+
+    async fn input(&mut self, input: Input) {
+        match input {
+            Input::Append(batch, reply) => self.append(batch, reply).await,
+            Input::Packet(from, Packet::Message(message)) => {
+                self.happen(Event::Received(from, message)).await
+            }
+            Input::Packet(from, Packet::Fetch(offset)) => self.lend(&from, offset).await,
+            Input::Packet(_, Packet::Fetched(entries)) => self.borrowed(entries),
+            Input::Configured(config, revision) => self.configured(config, revision).await,
+            Input::Truncate(offset, reply) => {
+                self.happen(Event::Truncate(offset)).await;
+                reply.send(self.ended.as_ref().map_or(Ok(()), |(error, _)| Err(error.clone().into()))).ok();
+            }
+            Input::Repair(offset, reply) => self.ask_for(offset, reply),
+            Input::Status(reply) => drop(reply.send(self.replica.status(self.now()))),
+        }
+    }
+
+    async fn append(&mut self, batch: Vec<Bytes>, reply: Reply) {
+        if let Some((error, _)) = &self.ended {
+            reply.send(Err(error.clone().into())).ok();
+            return;
+        }
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        self.tickets.insert(ticket, reply);
+        self.happen(Event::Append(ticket, batch)).await;
+    }
+
+    async fn configured(&mut self, config: LogConfig, revision: Revision) {
+        if self.known.as_ref().is_none_or(|(_, known)| *known < revision) {
+            self.known = Some((config.clone(), revision));
+        }
+        self.happen(Event::Configured(config, revision)).await;
+    }
+
+    /// The lease was renewed, or there is a new one: then the configuration is looked at first, because the end of the
+    /// old lease may have had consequences.
+    async fn leased(&mut self, state: SessionState) {
+        let SessionState::Live { lease, until } = state else { return };
+        if lease != self.lease {
+            match crate::referee::read(&self.store, &self.name).await {
+                Ok(found) => self.configured(found.record, found.mod_revision).await,
+                // Without a look there is no acting; the next renewal looks again.
+                Err(_) => return,
+            }
+            self.lease = lease;
+        }
+        let until = until.saturating_duration_since(self.base);
+        self.happen(Event::Leased(until)).await;
+    }
+
+    async fn notice(&mut self, notice: Notice) {
+        match notice {
+            Notice::Written { life, generation, upto, outcome } => {
+                self.writing -= 1;
+                if life == self.life {
+                    match outcome {
+                        Ok(()) => self.happen(Event::Durable(generation, upto)).await,
+                        Err(error) => self.end_life(error),
+                    }
+                }
+            }
+            Notice::NotProposed(guard) => self.happen(Event::NotProposed(guard)).await,
+            Notice::Configured(config, revision) => self.configured(config, revision).await,
+            Notice::Repaired(offset) => self.repaired(offset),
+        }
+    }
+
+    /// The disk refused: nothing of what this life believes about its tail is sure any more.
+    pub(super) fn end_life(&mut self, error: DiskError) {
+        if self.ended.is_some() {
+            return;
+        }
+        tracing::warn!(log = %self.name, %error, "copy of log stops");
+        let alone = self.is_alone();
+        for placed in self.placed.drain(..) {
+            // Another holder may have what this one could not write.
+            let told = if alone { error.clone().into() } else { LogError::Deposed(self.name.clone()) };
+            placed.reply.send(Err(told)).ok();
+        }
+        self.ended = Some((error, Instant::now() + RECOVER_AFTER));
+    }
+
+    /// A new life, from what is on disk, once the last write of the old one was reported.
+    async fn begin_anew(&mut self) {
+        if self.writing > 0 || self.ended.as_ref().is_none_or(|(_, when)| Instant::now() < *when) {
+            return;
+        }
+        self.ended = None;
+        self.life += 1;
+        self.recent.clear();
+        self.recent_bytes = 0;
+        self.replica = Replica::new(self.me.clone(), self.disk.start(), self.disk.history(), self.timing);
+        let state = *self.session.borrow();
+        self.lease = LeaseId::NONE;
+        self.leased(state).await;
+    }
+}

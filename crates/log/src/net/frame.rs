@@ -1,0 +1,240 @@
+//! What is on the wire? `length u32 | kind u8 | name length u8 | name | body`, little-endian.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use crate::disk::record::{self, Found, Salt};
+use crate::entry::{Entry, History, LogEpoch, Offset};
+use crate::keys::{HolderId, LogName};
+use crate::replica::Message;
+
+/// Longest frame: the longest entry, and room for its neighbours.
+pub const MAX_FRAME: usize = 2 * record::MAX_DATA;
+
+const HELLO: u8 = 1;
+const APPEND: u8 = 2;
+const INSTALL: u8 = 3;
+const ACK: u8 = 4;
+const BEHIND: u8 = 5;
+const FENCED: u8 = 6;
+const FETCH: u8 = 7;
+const FETCHED: u8 = 8;
+
+/// One frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// The first frame of a connection: who speaks.
+    Hello(HolderId),
+    /// Something about a log.
+    About(LogName, Packet),
+}
+
+/// Something about a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Packet {
+    /// What copies say to each other.
+    Message(Message),
+    /// Asks for entries from this offset on, to repair damaged ones.
+    Fetch(Offset),
+    /// Entries that were asked for.
+    Fetched(Vec<Entry>),
+}
+
+impl Frame {
+    /// The frame's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        out.put_u32_le(0);
+        match self {
+            Frame::Hello(holder) => head(&mut out, HELLO, holder.as_ref()),
+            Frame::About(log, packet) => put_packet(&mut out, log, packet),
+        }
+        let length = (out.len() - 4) as u32;
+        out[..4].copy_from_slice(&length.to_le_bytes());
+        out.freeze()
+    }
+
+    /// The frame in these bytes (without its length); nothing if they make no sense.
+    #[must_use]
+    pub fn decode(mut bytes: Bytes) -> Option<Frame> {
+        let (kind, length) = (bytes.try_get_u8().ok()?, usize::from(bytes.try_get_u8().ok()?));
+        if bytes.len() < length {
+            return None;
+        }
+        let name = bytes.split_to(length);
+        let name = std::str::from_utf8(&name).ok()?;
+        if kind == HELLO {
+            return Some(Frame::Hello(name.parse().ok()?));
+        }
+        let salt = Salt::of(name);
+        Some(Frame::About(name.parse().ok()?, packet(kind, bytes, salt)?))
+    }
+}
+
+fn head(out: &mut BytesMut, kind: u8, name: &str) {
+    out.put_u8(kind);
+    out.put_u8(name.len() as u8);
+    out.put_slice(name.as_bytes());
+}
+
+fn put_packet(out: &mut BytesMut, log: &LogName, packet: &Packet) {
+    let name = log.as_ref();
+    match packet {
+        Packet::Message(message) => put_message(out, name, message),
+        Packet::Fetch(from) => {
+            head(out, FETCH, name);
+            out.put_u64_le(from.0);
+        }
+        Packet::Fetched(entries) => {
+            head(out, FETCHED, name);
+            put_entries(out, name, entries);
+        }
+    }
+}
+
+fn put_message(out: &mut BytesMut, name: &str, message: &Message) {
+    let kind = match message {
+        Message::Append { .. } => APPEND,
+        Message::Install { .. } => INSTALL,
+        Message::Ack { .. } => ACK,
+        Message::Behind { .. } => BEHIND,
+        Message::Fenced { .. } => FENCED,
+    };
+    head(out, kind, name);
+    out.put_u64_le(message.epoch().0);
+    match message {
+        Message::Append { epoch_before, from, entries, committed, .. } => {
+            out.put_u64_le(epoch_before.0);
+            out.put_u64_le(from.0);
+            out.put_u64_le(committed.0);
+            put_entries(out, name, entries);
+        }
+        Message::Install { history, snapshot, .. } => {
+            put_history(out, history);
+            out.put_slice(snapshot);
+        }
+        Message::Ack { durable, .. } => out.put_u64_le(durable.0),
+        Message::Behind { history, .. } => put_history(out, history),
+        Message::Fenced { .. } => {}
+    }
+}
+
+fn put_entries(out: &mut BytesMut, name: &str, entries: &[Entry]) {
+    let mut records = Vec::with_capacity(entries.iter().map(|e| e.data.len() + record::HEADER).sum());
+    entries.iter().for_each(|entry| record::encode(&mut records, Salt::of(name), entry));
+    out.put_u64_le(entries.first().map_or(0, |entry| entry.offset.0));
+    out.put_slice(&records);
+}
+
+fn put_history(out: &mut BytesMut, history: &History) {
+    out.put_u64_le(history.end().0);
+    out.put_u32_le(history.epochs().len() as u32);
+    for (epoch, first) in history.epochs() {
+        out.put_u64_le(epoch.0);
+        out.put_u64_le(first.0);
+    }
+}
+
+fn packet(kind: u8, mut bytes: Bytes, salt: Salt) -> Option<Packet> {
+    match kind {
+        FETCH => return Some(Packet::Fetch(offset(&mut bytes)?)),
+        FETCHED => return Some(Packet::Fetched(entries(bytes, salt)?)),
+        _ => {}
+    }
+    let epoch = LogEpoch(bytes.try_get_u64_le().ok()?);
+    Some(Packet::Message(match kind {
+        APPEND => Message::Append {
+            epoch,
+            epoch_before: LogEpoch(bytes.try_get_u64_le().ok()?),
+            from: offset(&mut bytes)?,
+            committed: offset(&mut bytes)?,
+            entries: entries(bytes, salt)?,
+        },
+        INSTALL => Message::Install { epoch, history: history(&mut bytes)?, snapshot: bytes },
+        ACK => Message::Ack { epoch, durable: offset(&mut bytes)? },
+        BEHIND => Message::Behind { epoch, history: history(&mut bytes)? },
+        FENCED => Message::Fenced { epoch },
+        _ => return None,
+    }))
+}
+
+fn offset(bytes: &mut Bytes) -> Option<Offset> {
+    bytes.try_get_u64_le().ok().map(Offset)
+}
+
+fn entries(mut bytes: Bytes, salt: Salt) -> Option<Vec<Entry>> {
+    let mut expected = offset(&mut bytes)?;
+    let mut entries = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let Found::Entry(entry, next) = record::decode(&bytes, at, salt, expected) else { return None };
+        entries.push(entry);
+        (at, expected) = (next, expected.plus(1));
+    }
+    Some(entries)
+}
+
+fn history(bytes: &mut Bytes) -> Option<History> {
+    let end = offset(bytes)?;
+    let count = bytes.try_get_u32_le().ok()? as usize;
+    if bytes.len() < count.checked_mul(16)? {
+        return None;
+    }
+    let epochs = (0..count).map(|_| (LogEpoch(bytes.get_u64_le()), Offset(bytes.get_u64_le()))).collect();
+    Some(History::from_parts(epochs, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::EntryKind;
+
+    fn samples() -> Vec<Frame> {
+        let log: LogName = "orders".parse().unwrap();
+        let data = Bytes::from_static(b"hello");
+        let entry = Entry { epoch: LogEpoch(3), offset: Offset(7), kind: EntryKind::Data, data };
+        let mut history = History::default();
+        history.extend(LogEpoch(1), 4);
+        history.extend(LogEpoch(3), 3);
+        let epoch = LogEpoch(3);
+        let messages = vec![
+            Message::Append {
+                epoch,
+                epoch_before: LogEpoch(2),
+                from: Offset(7),
+                entries: vec![entry.clone()],
+                committed: Offset(5),
+            },
+            Message::Append {
+                epoch,
+                epoch_before: LogEpoch(2),
+                from: Offset(7),
+                entries: vec![],
+                committed: Offset(5),
+            },
+            Message::Install { epoch, history: history.clone(), snapshot: Bytes::from_static(b"state") },
+            Message::Ack { epoch, durable: Offset(9) },
+            Message::Behind { epoch, history },
+            Message::Fenced { epoch },
+        ];
+        let packets = messages.into_iter().map(Packet::Message);
+        let others = [Packet::Fetch(Offset(3)), Packet::Fetched(vec![entry])];
+        let mut frames: Vec<Frame> = packets.chain(others).map(|p| Frame::About(log.clone(), p)).collect();
+        frames.push(Frame::Hello("a".parse().unwrap()));
+        frames
+    }
+
+    #[test]
+    fn frames_survive_the_wire_and_nonsense_does_not_panic() {
+        for frame in samples() {
+            let bytes = frame.encode().slice(4..);
+            assert_eq!(Frame::decode(bytes.clone()), Some(frame));
+            for end in 0..bytes.len() {
+                let _ = Frame::decode(bytes.slice(..end));
+                let mut flipped = bytes.to_vec();
+                flipped[end] ^= 0x11;
+                let _ = Frame::decode(flipped.into());
+            }
+        }
+    }
+}
