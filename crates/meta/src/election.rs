@@ -7,6 +7,9 @@
 //! Two fences. In the store: the create revision of the leader's key is its *term*, and every write of a leader carries
 //! [`Leadership::guard`]. In time: a leader acts only while [`Leadership::is_valid`], which ends by its own clock
 //! before its lease can have ended for others.
+//!
+//! The fence in time relies on the lease. When somebody revokes a leader's lease or deletes its key by hand, the leader
+//! learns of it a moment later than its successor may; in that moment only the fence in the store holds.
 
 mod ballot;
 
@@ -84,30 +87,31 @@ impl Election {
                     let (store, session) = (self.store.clone(), self.session.clone());
                     return Ok(Leadership { store, session, lease, key, term });
                 }
-                Standing::Behind { key, at } => self.gone(key, at).await?,
+                Standing::Behind { key, at } => gone(&self.store, key, at).await?,
             }
         }
     }
 
-    /// Waits until a key that existed at a revision is deleted.
-    async fn gone(&self, key: Bytes, at: Revision) -> Result<()> {
-        let silent = |_| MetaError::Unavailable("no answer in time".to_owned());
-        let opening = self.store.watch(Watch::from(KeyRange::one(key), at.next()));
-        let mut watch = timeout(HEARTBEAT, opening).await.map_err(silent)??;
-        let mut asked = false;
-        loop {
-            match timeout(HEARTBEAT, watch.next()).await {
-                Ok(message) => {
-                    asked = false;
-                    if deletes(&message?) {
-                        return Ok(());
-                    }
+}
+
+/// Waits until a key that existed at a revision is deleted.
+async fn gone(store: &Store, key: Bytes, at: Revision) -> Result<()> {
+    let silent = |_| MetaError::Unavailable("no answer in time".to_owned());
+    let opening = store.watch(Watch::from(KeyRange::one(key), at.next()));
+    let mut watch = timeout(HEARTBEAT, opening).await.map_err(silent)??;
+    let mut asked = false;
+    loop {
+        match timeout(HEARTBEAT, watch.next()).await {
+            Ok(message) => {
+                asked = false;
+                if deletes(&message?) {
+                    return Ok(());
                 }
-                Err(silence) if asked => return Err(silent(silence)),
-                Err(_) => {
-                    timeout(HEARTBEAT, watch.request_progress()).await.map_err(silent)??;
-                    asked = true;
-                }
+            }
+            Err(silence) if asked => return Err(silent(silence)),
+            Err(_) => {
+                timeout(HEARTBEAT, watch.request_progress()).await.map_err(silent)??;
+                asked = true;
             }
         }
     }
@@ -160,9 +164,32 @@ impl Leadership {
         self.valid_until().is_some()
     }
 
-    /// Waits until the leader may not act any more because of its lease.
+    /// Waits until the leader may not act any more: its lease is in doubt, or its key is gone.
     pub async fn ended(&self) {
-        self.session.ended(self.lease).await;
+        tokio::select! {
+            biased;
+            () = self.session.ended(self.lease) => {}
+            () = self.deposed() => {}
+        }
+    }
+
+    /// Waits until the leader's key is gone although its lease may live: somebody deleted it, or revoked the lease.
+    async fn deposed(&self) {
+        loop {
+            let seen = match self.store.get(self.key.clone()).await {
+                Ok(Some(kv)) if kv.create_revision == self.term => kv.mod_revision,
+                Ok(_) => return,
+                Err(_) => {
+                    sleep(HEARTBEAT).await;
+                    continue;
+                }
+            };
+            match gone(&self.store, self.key.clone(), seen).await {
+                Ok(()) => return,
+                Err(error) => tracing::debug!(%error, "the leader's key is looked at again"),
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
     }
 
     /// Asks the store whether this leader still leads.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
 
 use crate::error::{MetaError, Result};
 use crate::kv::{LeaseId, Revision};
@@ -105,12 +106,14 @@ impl Faults {
         self.dice().strikes(rate)
     }
 
+    fn some_delay(&self) -> Duration {
+        let mut dice = self.dice();
+        let longest = dice.rates.delay;
+        if longest.is_zero() { longest } else { longest.mul_f64(dice.rng.random_range(0.0..=1.0)) }
+    }
+
     async fn delay(&self) {
-        let delay = {
-            let mut dice = self.dice();
-            let longest = dice.rates.delay;
-            if longest.is_zero() { longest } else { longest.mul_f64(dice.rng.random_range(0.0..=1.0)) }
-        };
+        let delay = self.some_delay();
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
@@ -237,8 +240,8 @@ impl<B: Backend> Backend for Faulty<B> {
 /// What a watch has taken from the store and not yet handed on.
 enum Held {
     Nothing,
-    /// On its way; a dropped call must not lose it.
-    Message(WatchMessage),
+    /// On its way until then; a dropped call must neither lose it nor begin its journey anew.
+    Message(WatchMessage, Instant),
     /// Handed on once already.
     Repeat(WatchMessage),
 }
@@ -252,11 +255,16 @@ struct FaultyWatch {
 impl FaultyWatch {
     async fn receive(&mut self) -> Result<WatchMessage> {
         if let Held::Nothing = self.held {
-            self.held = Held::Message(self.stream.next().await?);
+            let message = self.stream.next().await?;
+            self.held = Held::Message(message, Instant::now() + self.faults.some_delay());
         }
-        self.faults.delay().await;
+        if let Held::Message(_, arrives_at) = self.held
+            && arrives_at > Instant::now()
+        {
+            sleep_until(arrives_at).await;
+        }
         match std::mem::replace(&mut self.held, Held::Nothing) {
-            Held::Message(message) => {
+            Held::Message(message, _) => {
                 if self.faults.strikes(|rates| rates.repeat_message) {
                     self.held = Held::Repeat(message.clone());
                 }

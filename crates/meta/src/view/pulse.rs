@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// While the watch holds others up, it is asked this often: a view of several ranges then lags by this much at most.
+/// While the watch holds others up, it is asked again this soon after an answer: a view of several ranges then lags by
+/// little more than a round trip.
 const ASK_LAGGING: Duration = Duration::from_millis(5);
 
 /// How often a watch is asked, and how long it may take to answer.
@@ -52,7 +53,11 @@ impl Pulse {
         match need {
             Need::Heartbeat => asked_or_heard + self.rhythm.heartbeat,
             Need::Awaited => self.asked_at.map_or(self.heard_at, |asked| asked + self.rhythm.ask_awaited),
-            Need::Lagging => self.asked_at.map_or(self.heard_at, |asked| asked + ASK_LAGGING),
+            // An answer that did not bring enough is followed by the next question soon, silence is not.
+            Need::Lagging if self.unanswered_since.is_none() => {
+                self.asked_at.map_or(self.heard_at, |asked| asked + ASK_LAGGING)
+            }
+            Need::Lagging => self.ask_at(Need::Awaited),
         }
     }
 
@@ -110,6 +115,8 @@ mod tests {
         assert_eq!(pulse.ask_at(Need::Awaited), start);
         pulse.asked(start);
         assert_eq!(pulse.ask_at(Need::Awaited), start + RHYTHM.ask_awaited);
+        assert_eq!(pulse.ask_at(Need::Lagging), start + RHYTHM.ask_awaited, "it has not answered");
+        pulse.heard(start);
         assert_eq!(pulse.ask_at(Need::Lagging), start + ASK_LAGGING);
     }
 }
