@@ -91,7 +91,6 @@ impl Election {
             }
         }
     }
-
 }
 
 /// Waits until a key that existed at a revision is deleted.
