@@ -3,5 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic in a test is a failed test")]
 
 mod disk;
+mod full;
 mod host;
+mod process;
 mod sim;
