@@ -116,9 +116,7 @@ impl Follower {
             if let Err(error) = self.ask_for_progress(&merge, &mut lanes).await {
                 return error.into();
             }
-            let Some(wake_at) = self.wake_at(&merge, &lanes) else {
-                return End::Resume(MetaError::Unavailable("a watch gave no sign of life".to_owned()));
-            };
+            let Some(wake_at) = self.wake_at(&merge, &lanes) else { return silence(&lanes) };
             let (message, lane) = tokio::select! {
                 biased;
                 (message, lane, _) = select_all(lanes.iter_mut().map(|lane| lane.stream.next())) => (message, lane),
@@ -242,6 +240,16 @@ impl Follower {
             }
             sleep(self.backoff.next_wait()).await;
         }
+    }
+}
+
+/// A watch that fell silent is opened again. One that could be opened and then said nothing at all would do the same
+/// again (a server may be unable to prove progress across a compaction): a list says what it cannot.
+fn silence(lanes: &[Lane]) -> End {
+    let text = "a watch gave no sign of life".to_owned();
+    match lanes.iter().any(|lane| lane.pulse.is_mute()) {
+        true => End::Relist(text),
+        false => End::Resume(MetaError::Unavailable(text)),
     }
 }
 

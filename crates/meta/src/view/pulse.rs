@@ -35,6 +35,8 @@ pub(super) enum Need {
 pub(super) struct Pulse {
     rhythm: Rhythm,
     heard_at: Instant,
+    /// Whether anything ever came.
+    alive: bool,
     asked_at: Option<Instant>,
     /// The first question since the last answer.
     unanswered_since: Option<Instant>,
@@ -44,7 +46,7 @@ pub(super) struct Pulse {
 
 impl Pulse {
     pub(super) fn new(rhythm: Rhythm, now: Instant) -> Pulse {
-        Pulse { rhythm, heard_at: now, asked_at: None, unanswered_since: None, proven_at: None }
+        Pulse { rhythm, heard_at: now, alive: false, asked_at: None, unanswered_since: None, proven_at: None }
     }
 
     /// When it is to be asked next.
@@ -66,6 +68,11 @@ impl Pulse {
         self.unanswered_since.map(|since| since + self.rhythm.answer_within)
     }
 
+    /// Whether it was asked and never brought anything at all since it was opened.
+    pub(super) fn is_mute(&self) -> bool {
+        !self.alive && self.unanswered_since.is_some()
+    }
+
     pub(super) fn asked(&mut self, now: Instant) {
         self.asked_at = Some(now);
         self.unanswered_since.get_or_insert(now);
@@ -74,6 +81,7 @@ impl Pulse {
     /// A message came. If it answers a question, the watch was complete when the question was asked: the proof.
     pub(super) fn heard(&mut self, now: Instant) {
         self.heard_at = now;
+        self.alive = true;
         self.proven_at = self.unanswered_since.take().or(self.proven_at);
     }
 
@@ -103,9 +111,12 @@ mod tests {
         pulse.asked(asked + RHYTHM.ask_awaited);
         assert_eq!(pulse.broken_at(), Some(asked + RHYTHM.answer_within));
         assert_eq!(pulse.proven_at(), None);
+        assert!(pulse.is_mute());
         pulse.heard(asked + RHYTHM.ask_awaited);
         assert_eq!(pulse.proven_at(), Some(asked), "proof as of the first question");
         assert_eq!(pulse.broken_at(), None);
+        pulse.asked(asked + RHYTHM.heartbeat);
+        assert!(!pulse.is_mute(), "it has answered before");
     }
 
     #[test]

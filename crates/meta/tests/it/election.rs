@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use capstan_meta::election::{Ballot, Election, Leadership};
 use capstan_meta::embedded::{Embedded, Options};
+use capstan_meta::etcd::{Etcd, EtcdOptions};
 use capstan_meta::faults::{Faults, Faulty, Link};
 use capstan_meta::record::LeaseHex;
 use capstan_meta::session::{Session, SessionOptions};
@@ -135,4 +136,30 @@ async fn a_candidate_whose_key_was_deleted_by_hand_stands_again() {
     assert!(second.term() > first.term() && !guarded_write(&truth, &first).await);
     sleep(Duration::from_secs(1)).await;
     assert!(second.is_valid());
+}
+
+#[tokio::test]
+async fn a_real_etcd_elects_one_after_the_other() {
+    let etcd = capstan_testkit::Etcd::start().await.unwrap();
+    for ballot in [Ballot::queue(&Candidates {}), Ballot::seat(&LeaderKey {})] {
+        let store = Store::new(Etcd::connect(EtcdOptions::new([etcd.endpoint()])).await.unwrap());
+        let mut candidates = Vec::new();
+        for seed in 0..3 {
+            let session = Session::start(store.clone(), SessionOptions { seed, ..SessionOptions::default() });
+            let id = seed.to_string();
+            let election = Election::new(store.clone(), session.clone(), ballot.clone(), id, seed);
+            candidates.push((session, election));
+        }
+        let mut terms = Vec::new();
+        for (session, election) in &mut candidates {
+            let leadership = election.campaign().await.unwrap();
+            assert!(leadership.is_valid() && leadership.confirm().await.unwrap());
+            let txn = Txn::new().when(leadership.guard()).then(Put::new("/written", "x"));
+            assert!(store.commit(txn.clone()).await.unwrap().succeeded);
+            session.close().await.unwrap();
+            assert!(!store.commit(txn).await.unwrap().succeeded);
+            terms.push(leadership.term());
+        }
+        assert!(terms.is_sorted());
+    }
 }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use capstan_meta::embedded::{Embedded, Options};
+use capstan_meta::etcd::{Etcd, EtcdOptions};
 use capstan_meta::faults::{Faults, Faulty, Link, Rates};
 use capstan_meta::record::{Key, Prefix};
 use capstan_meta::view::{Ranges, Snapshot, View, ViewOptions};
 use capstan_meta::{
-    Backend, Delete, KeyRange, Op, Put, Revision, Store, Txn, Watch, WatchMessage, WatchStream, keys,
+    Backend, Delete, KeyRange, Op, Put, Range, Remedy, Revision, Store, Txn, Watch, WatchMessage,
+    WatchStream, keys,
 };
 use capstan_testkit::seed::{rng, seeds};
 use rand::RngExt;
@@ -306,4 +308,45 @@ async fn collect(mut watch: Box<dyn WatchStream>, wanted: i64) -> Vec<Revision> 
         }
     }
     seen
+}
+
+async fn assert_equals_store(view: &View, store: &Store, ranges: &[&'static str]) {
+    let snapshot = view.catch_up(Duration::from_secs(60)).await.unwrap();
+    let mut expected = Vec::new();
+    for range in ranges {
+        let at_revision = Range::prefix(*range).at(snapshot.revision());
+        expected.extend(store.range(at_revision).await.unwrap().kvs);
+    }
+    let shown: Vec<_> = snapshot.iter_raw().cloned().collect();
+    assert_eq!(shown, expected);
+}
+
+#[tokio::test]
+async fn a_view_of_several_ranges_follows_a_real_etcd_through_kills_and_compactions() {
+    let mut etcd = capstan_testkit::Etcd::start().await.unwrap();
+    let store = Store::new(Etcd::connect(EtcdOptions::new([etcd.endpoint()])).await.unwrap());
+    let ranges = ["/a/", "/c/"];
+    let covered = ranges.iter().fold(Ranges::new(), |all, range| all.with_range(KeyRange::prefix(*range)));
+    let view = View::open(store.clone(), covered, options(1)).await.unwrap();
+    let mut rng = rng(1);
+    for round in 0..3 {
+        for _ in 0..50 {
+            let txn = some_txn(&mut rng);
+            let written = store.commit(txn).await.unwrap().revision;
+            assert!(view.wait_for(written, Duration::from_secs(60)).await.unwrap().revision() >= written);
+        }
+        assert_equals_store(&view, &store, &ranges).await;
+        etcd.kill9().unwrap();
+        etcd.restart().await.unwrap();
+        // Until the client has found the server again, what it says is "nothing happened" or "nobody knows".
+        let written = loop {
+            match store.put(Put::new("/a/after", round.to_string())).await {
+                Ok(put) => break put.revision,
+                Err(error) => assert!(matches!(error.remedy(), Remedy::Retry | Remedy::Refresh), "{error}"),
+            }
+            tokio::task::yield_now().await;
+        };
+        store.compact(written).await.unwrap();
+        assert_equals_store(&view, &store, &ranges).await;
+    }
 }
