@@ -1,12 +1,13 @@
 //! The embedded store: etcd's model in one process, durable, for one machine (or in memory, for simulations).
 //!
-//! Everything is in memory: [`tree`] holds every key's versions, [`history`] what changed when. One [`writer`] changes
-//! them, in groups that are durable before anyone is told; readers share them under a lock and read at the newest
-//! durable revision; [`hub`] tells watchers.
+//! Everything is in memory: `tree` holds every key's versions, `history` what changed when. One `writer` changes
+//! them, in groups that are durable before anyone is told (`desk`: on whose thread); readers share them under a lock
+//! and read at the newest durable revision; `hub` tells watchers.
 
 mod check;
 mod codec;
 mod compaction;
+mod desk;
 mod engine;
 mod eval;
 mod history;
@@ -22,7 +23,9 @@ mod watcher;
 mod writer;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -32,18 +35,16 @@ use rand::rngs::StdRng;
 use tokio::sync::{mpsc, oneshot};
 
 pub use check::{MAX_REQUEST_BYTES, MAX_TXN_OPS};
+use desk::{Desk, Medium};
 pub use engine::OpenError;
 pub use snapshot::{RestoreError, restore};
-use writer::{Command, Reply};
+use writer::{Alone, Command, Reply, Writer};
 
 use crate::error::{MetaError, Result};
 use crate::kv::{LeaseId, Revision};
 use crate::request::*;
 use crate::store::{Backend, WatchStream};
 use crate::task::OwnedTask;
-
-/// Commands that may wait for the writer; who comes after them waits outside.
-const QUEUE: usize = 4096;
 
 /// How often leases are looked at; etcd's own interval.
 const TICK: Duration = Duration::from_millis(500);
@@ -79,11 +80,9 @@ pub struct Embedded {
 
 struct Inner {
     shared: Arc<Shared>,
-    commands: mpsc::Sender<Command>,
+    desk: Arc<Desk>,
     cluster_id: u64,
-    /// Ends with the last handle; the writer ends when nobody can ask it any more.
     _ticker: OwnedTask,
-    _writer: Option<OwnedTask>,
 }
 
 /// What readers, watchers and the writer share.
@@ -141,11 +140,8 @@ impl Embedded {
     pub fn in_memory(options: Options) -> Embedded {
         let memory = engine::Memory { cluster_id: options.seed.unwrap_or(1) };
         let recovered = recovery::Recovered::empty(&options);
-        let (commands, queue) = mpsc::channel(QUEUE);
         let writer = recovered.writer(Box::new(memory), &options);
-        let shared = writer.shared.clone();
-        let task = OwnedTask::spawn(writer.run_in_memory(queue));
-        Embedded::assemble(shared, commands, options.seed.unwrap_or(1), Some(task))
+        Embedded::assemble(writer, Medium::Memory, options.seed.unwrap_or(1))
     }
 
     /// Opens the store in a directory, or makes one there. Everything acknowledged before is in it.
@@ -154,28 +150,19 @@ impl Embedded {
         let opened = tokio::task::spawn_blocking(move || recovery::open(&path, &options)).await;
         let unusable = |what: String| OpenError::Unusable { dir: dir.display().to_string(), what };
         let (writer, cluster_id) = opened.map_err(|error| unusable(error.to_string()))??;
-        let (commands, queue) = mpsc::channel(QUEUE);
-        let shared = writer.shared.clone();
-        std::thread::Builder::new()
-            .name("meta-writer".into())
-            .spawn(move || writer.run(queue))
-            .map_err(|error| unusable(error.to_string()))?;
-        Ok(Embedded::assemble(shared, commands, cluster_id, None))
+        Ok(Embedded::assemble(writer, Medium::Disk, cluster_id))
     }
 
-    fn assemble(
-        shared: Arc<Shared>,
-        commands: mpsc::Sender<Command>,
-        cluster_id: u64,
-        writer: Option<OwnedTask>,
-    ) -> Embedded {
-        let ticker = OwnedTask::spawn(tick(commands.downgrade()));
-        Embedded { inner: Arc::new(Inner { shared, commands, cluster_id, _ticker: ticker, _writer: writer }) }
+    fn assemble(writer: Writer, medium: Medium, cluster_id: u64) -> Embedded {
+        let shared = writer.shared.clone();
+        let desk = Arc::new(Desk::new(writer, medium));
+        let ticker = OwnedTask::spawn(tick(Arc::downgrade(&desk)));
+        Embedded { inner: Arc::new(Inner { shared, desk, cluster_id, _ticker: ticker }) }
     }
 
     /// Stops the store: what was acknowledged is on disk, the directory is free when this returns.
     pub async fn close(&self) -> Result<()> {
-        self.ask(Command::Close).await
+        self.ask(|reply| Command::Alone(Alone::Close(reply))).await
     }
 
     /// Why the store stopped answering, if it did.
@@ -193,7 +180,7 @@ impl Embedded {
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let stopped = || self.inner.shared.failure().unwrap_or(MetaError::Stopped);
-        self.inner.commands.send(command(reply)).await.map_err(|_| stopped())?;
+        self.inner.desk.hand_in(command(reply)).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
     }
 
@@ -234,13 +221,11 @@ impl Embedded {
 }
 
 /// Lets the writer know that time passes, as long as the store lives.
-async fn tick(commands: mpsc::WeakSender<Command>) {
+async fn tick(desk: Weak<Desk>) {
     loop {
         tokio::time::sleep(TICK).await;
-        let Some(commands) = commands.upgrade() else { return };
-        if commands.send(Command::Tick).await.is_err() {
-            return;
-        }
+        let Some(desk) = desk.upgrade() else { return };
+        desk.tick().await;
     }
 }
 
@@ -305,7 +290,7 @@ impl Backend for Embedded {
     }
 
     async fn status(&self) -> Result<StoreStatus> {
-        let size = self.ask(Command::Size).await?;
+        let size = self.ask(|reply| Command::Alone(Alone::Size(reply))).await?;
         let state = self.inner.shared.state()?;
         Ok(StoreStatus {
             revision: state.visible,
@@ -324,7 +309,7 @@ impl Backend for Embedded {
     }
 
     async fn defragment(&self) -> Result<()> {
-        self.ask(Command::Defragment).await
+        self.ask(|reply| Command::Alone(Alone::Defragment(reply))).await
     }
 }
 

@@ -131,6 +131,8 @@ fn message(events: Vec<Event>) -> Option<WatchMessage> {
 impl WatchStream for Watcher {
     async fn next(&mut self) -> Result<WatchMessage> {
         loop {
+            // A watch that always has something to say must not keep its thread from others.
+            tokio::task::coop::consume_budget().await;
             let message = if self.next <= self.replay_through {
                 self.replay()?
             } else if self.progress_wanted {

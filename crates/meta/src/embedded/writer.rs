@@ -50,8 +50,12 @@ pub enum Command {
     Leases(Reply<Vec<(LeaseId, Duration)>>),
     /// Drop history before a revision.
     Compact(Revision, Reply<Revision>),
-    /// Time has passed: end leases, drop old history.
-    Tick,
+    /// Something that no group can hold.
+    Alone(Alone),
+}
+
+/// What is done by itself, after the group before it.
+pub enum Alone {
     /// Give space on disk back.
     Defragment(Reply<()>),
     /// How much space is taken.
@@ -92,27 +96,8 @@ enum Undo {
 }
 
 impl Writer {
-    /// Works until it is closed or everyone who could ask is gone. Blocking: for a thread of its own.
-    pub fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        while let Some(first) = commands.blocking_recv() {
-            if self.serve(first, &mut commands) == Served::Closed {
-                return;
-            }
-        }
-        self.close().ok();
-    }
-
-    /// The same for a store without a disk: never blocks, runs on the caller's runtime and its (paused) clock.
-    pub async fn run_in_memory(mut self, mut commands: mpsc::Receiver<Command>) {
-        while let Some(first) = commands.recv().await {
-            if self.serve(first, &mut commands) == Served::Closed {
-                return;
-            }
-        }
-    }
-
     /// Takes what is waiting as one group.
-    fn serve(&mut self, first: Command, commands: &mut mpsc::Receiver<Command>) -> Served {
+    pub fn serve(&mut self, first: Command, commands: &mut mpsc::Receiver<Command>) -> Served {
         let mut group = Group::default();
         let mut next = Some(first);
         let mut after = None;
@@ -124,15 +109,14 @@ impl Writer {
             let full = group.answers.len() >= GROUP_MAX || group.bytes >= GROUP_BYTES;
             next = if full { None } else { commands.try_recv().ok() };
         }
+        let served = Served::Group { commands: group.answers.len() };
         self.commit(group);
-        let served = after.map_or(Served::Group, |command| self.alone(command));
         self.compaction.trim(&self.shared);
-        while served == Served::Group && commands.is_empty() && self.tidy() == Progress::More {}
-        served
+        after.map_or(served, |command| self.alone(command))
     }
 
     /// Adds a command to the group; hands back one that must run alone.
-    fn take(&mut self, command: Command, group: &mut Group) -> Option<Command> {
+    fn take(&mut self, command: Command, group: &mut Group) -> Option<Alone> {
         match command {
             Command::Write(op, reply) => {
                 let result = self.write(op, group);
@@ -156,8 +140,7 @@ impl Writer {
                 let result = self.compact(revision, group);
                 group.answer(reply, result);
             }
-            Command::Tick => self.tick(group),
-            Command::Defragment(_) | Command::Size(_) | Command::Close(_) => return Some(command),
+            Command::Alone(command) => return Some(command),
         }
         None
     }
@@ -222,15 +205,23 @@ impl Writer {
         Ok(self.head)
     }
 
-    fn tick(&mut self, group: &mut Group) {
+    /// Time has passed: ends leases and forbids old history.
+    pub fn tick(&mut self) {
+        if self.shared.failure().is_some() {
+            return;
+        }
+        let mut group = Group::default();
         for id in self.lessor.expired(Instant::now(), EXPIRED_PER_TICK) {
-            if let Err(error) = self.revoke(id, group) {
+            if let Err(error) = self.revoke(id, &mut group) {
                 tracing::error!(lease = %id, %error, "cannot end expired lease");
             }
         }
-        if let Some(revision) = self.compaction.due(self.shared.visible()) {
-            self.compact(revision, group).ok();
+        if let Some(revision) = self.compaction.due(self.shared.visible())
+            && let Err(error) = self.compact(revision, &mut group)
+        {
+            tracing::error!(%revision, %error, "cannot compact");
         }
+        self.commit(group);
     }
 
     fn compact(&mut self, revision: Revision, group: &mut Group) -> Result<Revision> {
@@ -295,8 +286,8 @@ impl Writer {
         }
     }
 
-    /// When nothing is waiting: a little of the work that can wait.
-    fn tidy(&mut self) -> Progress {
+    /// A little of the work that can wait.
+    pub fn tidy(&mut self) -> Progress {
         let trimmed = self.compaction.trim(&self.shared);
         let (Some(fold), Some(engine)) = (self.compaction.fold_when_idle(), self.engine.as_mut()) else {
             return trimmed;
@@ -314,26 +305,23 @@ impl Writer {
         }
     }
 
-    fn alone(&mut self, command: Command) -> Served {
+    fn alone(&mut self, command: Alone) -> Served {
         match command {
-            Command::Defragment(reply) => {
-                let result =
-                    self.engine.as_mut().map_or(Err(MetaError::Stopped), |engine| Ok(engine.defragment()?));
+            Alone::Defragment(reply) => {
+                let stopped = Err(MetaError::Stopped);
+                let result = self.engine.as_mut().map_or(stopped, |engine| Ok(engine.defragment()?));
                 reply.send(result).ok();
-                Served::Group
             }
-            Command::Size(reply) => {
-                reply
-                    .send(Ok(self.engine.as_ref().map_or_else(Default::default, |engine| engine.size())))
-                    .ok();
-                Served::Group
+            Alone::Size(reply) => {
+                let size = self.engine.as_ref().map_or_else(Default::default, |engine| engine.size());
+                reply.send(Ok(size)).ok();
             }
-            Command::Close(reply) => {
+            Alone::Close(reply) => {
                 reply.send(self.close()).ok();
-                Served::Closed
+                return Served::Closed;
             }
-            _ => Served::Group,
         }
+        Served::Group { commands: 1 }
     }
 
     fn close(&mut self) -> Result<()> {
@@ -342,9 +330,15 @@ impl Writer {
     }
 }
 
-#[derive(PartialEq, Eq)]
-enum Served {
-    Group,
+/// What became of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// It was carried out.
+    Group {
+        /// How many commands were in it.
+        commands: usize,
+    },
+    /// The store was closed.
     Closed,
 }
 
