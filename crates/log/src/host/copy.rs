@@ -232,10 +232,7 @@ impl Copy {
             Input::Packet(from, Packet::Fetch(offset)) => self.lend(&from, offset).await,
             Input::Packet(_, Packet::Fetched(entries)) => self.borrowed(entries),
             Input::Configured(config, revision) => self.configured(config, revision).await,
-            Input::Truncate(offset, reply) => {
-                self.happen(Event::Truncate(offset)).await;
-                reply.send(self.ended.as_ref().map_or(Ok(()), |(error, _)| Err(error.clone().into()))).ok();
-            }
+            Input::Truncate(offset, reply) => drop(reply.send(self.truncate(offset).await)),
             Input::Repair(offset, reply) => self.ask_for(offset, reply),
             Input::Status(reply) => drop(reply.send(self.replica.status(self.now()))),
         }
@@ -250,6 +247,16 @@ impl Copy {
         let ticket = Ticket(self.next_ticket);
         self.tickets.insert(ticket, reply);
         self.happen(Event::Append(ticket, batch)).await;
+    }
+
+    /// Works between two lives too: it is what makes room on a full disk.
+    async fn truncate(&mut self, before: Offset) -> Result<(), LogError> {
+        if self.ended.is_some() {
+            let committed = self.progress.borrow().committed;
+            return Ok(self.disk.truncate(before.min(committed)).await?);
+        }
+        self.happen(Event::Truncate(before)).await;
+        self.ended.as_ref().map_or(Ok(()), |(error, _)| Err(error.clone().into()))
     }
 
     async fn configured(&mut self, config: LogConfig, revision: Revision) {
@@ -316,7 +323,9 @@ impl Copy {
         self.life += 1;
         self.recent.clear();
         self.recent_bytes = 0;
-        self.replica = Replica::new(self.me.clone(), self.disk.start(), self.disk.history(), self.timing);
+        let committed = self.progress.borrow().committed;
+        let found = Replica::new(self.me.clone(), self.disk.start(), self.disk.history(), self.timing);
+        self.replica = found.knowing(committed);
         let state = *self.session.borrow();
         self.lease = LeaseId::NONE;
         self.leased(state).await;

@@ -205,6 +205,13 @@ impl Replica {
         }
     }
 
+    /// The same, where an earlier life in the same process knew that much to be committed.
+    #[must_use]
+    pub fn knowing(mut self, committed: Offset) -> Replica {
+        self.committed = self.committed.max(committed.min(self.local.history.end()));
+        self
+    }
+
     /// Lets one event happen at this moment.
     pub fn step(&mut self, now: Moment, event: Event) -> Vec<Effect> {
         self.now = self.now.max(now);
