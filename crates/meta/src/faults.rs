@@ -10,11 +10,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::{MetaError, Result};
 use crate::kv::{LeaseId, Revision};
+use crate::latest;
 use crate::request::*;
 use crate::store::{Backend, WatchStream};
 
@@ -57,7 +58,7 @@ pub struct Faults {
 
 #[derive(Debug)]
 struct Inner {
-    link: watch::Sender<Link>,
+    link: latest::Sender<Link>,
     dice: Mutex<Dice>,
 }
 
@@ -79,7 +80,7 @@ impl Faults {
     #[must_use]
     pub fn seeded(seed: u64) -> Faults {
         let dice = Mutex::new(Dice { rng: StdRng::seed_from_u64(seed), rates: Rates::default() });
-        Faults { inner: Arc::new(Inner { link: watch::Sender::new(Link::Up), dice }) }
+        Faults { inner: Arc::new(Inner { link: latest::Sender::new(Link::Up), dice }) }
     }
 
     /// From now on so often.
@@ -89,13 +90,13 @@ impl Faults {
 
     /// From now on the link is like this.
     pub fn set_link(&self, link: Link) {
-        self.inner.link.send_replace(link);
+        self.inner.link.set(link);
     }
 
     /// How the link is.
     #[must_use]
     pub fn link(&self) -> Link {
-        *self.inner.link.borrow()
+        self.inner.link.get()
     }
 
     fn dice(&self) -> MutexGuard<'_, Dice> {
@@ -133,7 +134,7 @@ impl Faults {
     async fn until_not_up(&self) -> Link {
         let mut link = self.inner.link.subscribe();
         match link.wait_for(|link| *link != Link::Up).await {
-            Ok(link) => *link,
+            Ok(link) => link,
             Err(_) => Link::Refused,
         }
     }

@@ -15,6 +15,7 @@ pub mod error;
 pub mod etcd;
 pub mod faults;
 pub mod kv;
+pub mod latest;
 pub mod record;
 pub mod request;
 pub mod session;

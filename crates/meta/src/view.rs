@@ -22,13 +22,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub use snapshot::{Change, Delta, Snapshot};
 
 use crate::error::{MetaError, Result};
 use crate::kv::{KeyRange, Revision};
+use crate::latest;
 use crate::record::Prefix;
 use crate::request::{Detail, Range};
 use crate::store::Store;
@@ -97,7 +97,7 @@ impl Ranges {
 pub struct View {
     store: Store,
     shared: Arc<Shared>,
-    published: watch::Receiver<Revision>,
+    published: latest::Receiver<Revision>,
     _task: OwnedTask,
 }
 
@@ -106,7 +106,7 @@ pub struct View {
 struct Shared {
     current: ArcSwap<Snapshot>,
     /// The highest revision that anybody waits for.
-    wanted: watch::Sender<Revision>,
+    wanted: latest::Sender<Revision>,
     /// When the store last proved that the snapshot was complete.
     proven_at: Mutex<Instant>,
 }
@@ -138,7 +138,7 @@ impl View {
     /// The snapshot once it shows this revision or a later one.
     pub async fn wait_for(&self, wanted: Revision, within: Duration) -> Result<Arc<Snapshot>, Behind> {
         let mut published = self.published.clone();
-        self.shared.wanted.send_if_modified(|highest| {
+        self.shared.wanted.set_if(|highest| {
             let raise = wanted > *highest;
             *highest = wanted.max(*highest);
             raise
@@ -168,7 +168,7 @@ impl View {
     #[must_use]
     pub fn changes(&self) -> Changes {
         let mut published = self.published.clone();
-        published.mark_unchanged();
+        published.see();
         Changes { shared: self.shared.clone(), published, seen: self.snapshot() }
     }
 }
@@ -177,7 +177,7 @@ impl View {
 #[derive(Debug)]
 pub struct Changes {
     shared: Arc<Shared>,
-    published: watch::Receiver<Revision>,
+    published: latest::Receiver<Revision>,
     seen: Arc<Snapshot>,
 }
 
@@ -196,7 +196,7 @@ impl Changes {
 
     /// What the view shows now; from here on it counts as seen.
     pub fn mark_seen(&mut self) -> Arc<Snapshot> {
-        self.published.borrow_and_update();
+        self.published.see();
         self.seen = self.shared.current.load_full();
         self.seen.clone()
     }

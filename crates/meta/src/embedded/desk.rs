@@ -3,12 +3,15 @@
 //! A lone caller makes its own write durable, on its own thread: no other thread has to wake up for it, which would
 //! take longer than the disk does. Where several come at once, they only hand in, and one thread serves what piled up,
 //! group after group, until nothing waits. So there is one writer at any time, but no thread of its own.
+//!
+//! A store in memory is served by a task ([`serve_memory`]): what is handed in at one instant is one group, whichever of
+//! the callers was woken first. A simulation stays repeatable that way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::compaction::Progress;
 use super::writer::{Command, Served, Writer};
@@ -34,6 +37,8 @@ pub struct Desk {
     quiet: AtomicBool,
     /// A thread is serving, or on its way.
     attended: AtomicBool,
+    /// Wakes the task of a store in memory.
+    called: Arc<Notify>,
 }
 
 /// The writer with its queue: only one at a time may be in here.
@@ -51,14 +56,15 @@ impl Desk {
     pub fn new(writer: Writer, medium: Medium) -> Desk {
         let (commands, queue) = mpsc::channel(QUEUE);
         let room = Mutex::new(Room { writer, queue });
-        Desk { medium, commands, room, quiet: AtomicBool::new(true), attended: AtomicBool::new(false) }
+        let (quiet, attended) = (AtomicBool::new(true), AtomicBool::new(false));
+        Desk { medium, commands, room, quiet, attended, called: Arc::default() }
     }
 
     /// Hands a command in, and does the writer's work if nobody else is at it.
     pub async fn hand_in(self: &Arc<Desk>, command: Command) -> Result<(), Closed> {
         self.commands.send(command).await.map_err(|_| Closed)?;
         match self.medium {
-            Medium::Memory => self.serve_all(),
+            Medium::Memory => self.called.notify_one(),
             Medium::Disk => self.serve_or_call(),
         }
         Ok(())
@@ -68,9 +74,14 @@ impl Desk {
         if self.attended.load(Ordering::Acquire) {
             return;
         }
-        let alone = self.quiet.load(Ordering::Relaxed);
-        if alone && (blocking(|| self.serve_group()) == Attempt::Nothing || !self.is_anyone_waiting()) {
-            return;
+        if self.quiet.load(Ordering::Relaxed) {
+            // Whoever is at it looks again when done. Nothing is moved to another thread before that is known.
+            let Some(mut room) = self.enter() else { return };
+            blocking(|| self.serve_group(&mut room));
+            drop(room);
+            if !self.is_anyone_waiting() {
+                return;
+            }
         }
         if !self.attended.swap(true, Ordering::AcqRel) {
             let desk = self.clone();
@@ -112,20 +123,28 @@ impl Desk {
 
     /// Serves until nothing waits or somebody else is at it, who will look again when done.
     fn serve_all(&self) {
-        while self.is_anyone_waiting() && self.serve_group() == Attempt::Served {}
+        while self.is_anyone_waiting() {
+            let Some(mut room) = self.enter() else { return };
+            if self.serve_group(&mut room) == Attempt::Nothing {
+                return;
+            }
+        }
     }
 
-    fn serve_group(&self) -> Attempt {
-        let mut room = match self.room.try_lock() {
-            Ok(room) => room,
-            Err(TryLockError::WouldBlock) => return Attempt::Nothing,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-        };
-        let Room { writer, queue } = &mut *room;
-        let Ok(first) = queue.try_recv() else { return Attempt::Nothing };
-        match writer.serve(first, queue) {
+    /// The room, unless somebody is in it.
+    fn enter(&self) -> Option<MutexGuard<'_, Room>> {
+        match self.room.try_lock() {
+            Ok(room) => Some(room),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        }
+    }
+
+    fn serve_group(&self, room: &mut Room) -> Attempt {
+        let Ok(first) = room.queue.try_recv() else { return Attempt::Nothing };
+        match room.writer.serve(first, &mut room.queue) {
             Served::Group { commands } => self.quiet.store(commands <= 1, Ordering::Relaxed),
-            Served::Closed => queue.close(),
+            Served::Closed => room.queue.close(),
         }
         Attempt::Served
     }
@@ -135,7 +154,17 @@ impl Desk {
     }
 }
 
-/// Whether there was something to do, and nobody else at it.
+/// Serves a store in memory as long as it lives.
+pub async fn serve_memory(desk: Weak<Desk>) {
+    let Some(called) = desk.upgrade().map(|desk| desk.called.clone()) else { return };
+    loop {
+        called.notified().await;
+        let Some(desk) = desk.upgrade() else { return };
+        desk.serve_all();
+    }
+}
+
+/// Whether there was something to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     Served,

@@ -82,7 +82,7 @@ struct Inner {
     shared: Arc<Shared>,
     desk: Arc<Desk>,
     cluster_id: u64,
-    _ticker: OwnedTask,
+    _tasks: Vec<OwnedTask>,
 }
 
 /// What readers, watchers and the writer share.
@@ -156,8 +156,11 @@ impl Embedded {
     fn assemble(writer: Writer, medium: Medium, cluster_id: u64) -> Embedded {
         let shared = writer.shared.clone();
         let desk = Arc::new(Desk::new(writer, medium));
-        let ticker = OwnedTask::spawn(tick(Arc::downgrade(&desk)));
-        Embedded { inner: Arc::new(Inner { shared, desk, cluster_id, _ticker: ticker }) }
+        let mut tasks = vec![OwnedTask::spawn(tick(Arc::downgrade(&desk)))];
+        if medium == Medium::Memory {
+            tasks.push(OwnedTask::spawn(desk::serve_memory(Arc::downgrade(&desk))));
+        }
+        Embedded { inner: Arc::new(Inner { shared, desk, cluster_id, _tasks: tasks }) }
     }
 
     /// Stops the store: what was acknowledged is on disk, the directory is free when this returns.

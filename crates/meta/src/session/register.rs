@@ -12,6 +12,7 @@ use super::{SessionOptions, SessionState};
 use crate::backoff::Backoff;
 use crate::error::{MetaError, Result};
 use crate::kv::{KeyRange, LeaseId};
+use crate::latest;
 use crate::request::{Compare, CompareTarget, Delete, Put, Relation, Txn};
 use crate::store::Store;
 
@@ -23,7 +24,7 @@ const BATCH: usize = 64;
 pub(super) struct Wishes {
     wishes: Mutex<BTreeMap<Bytes, Wish>>,
     /// Counts changes of wishes and of what is done about them.
-    news: watch::Sender<u64>,
+    news: latest::Sender<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -40,7 +41,7 @@ struct Wish {
 
 impl Wishes {
     pub(super) fn new() -> Wishes {
-        Wishes { wishes: Mutex::default(), news: watch::Sender::new(0) }
+        Wishes { wishes: Mutex::default(), news: latest::Sender::new(0) }
     }
 
     pub(super) fn declare(&self, key: Bytes, put: Put) {
@@ -77,7 +78,10 @@ impl Wishes {
     }
 
     fn tell(&self) {
-        self.news.send_modify(|count| *count += 1);
+        self.news.set_if(|count| {
+            *count += 1;
+            true
+        });
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<Bytes, Wish>> {
@@ -147,7 +151,7 @@ impl Registrar {
         let mut news = self.wishes.news.subscribe();
         let mut verify_at = Instant::now() + self.options.verify_every;
         loop {
-            news.mark_unchanged();
+            news.see();
             let lease = self.state.borrow_and_update().lease_at(Instant::now());
             let due = lease.map_or_else(Vec::new, |lease| self.wishes.due(lease));
             if let (Some(lease), false) = (lease, due.is_empty()) {

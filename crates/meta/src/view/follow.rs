@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use futures_util::future::select_all;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::merge::{Merge, Misfit};
@@ -15,6 +14,7 @@ use super::{Shared, Snapshot, ViewOptions};
 use crate::backoff::Backoff;
 use crate::error::{MetaError, Remedy, Result};
 use crate::kv::{KeyRange, KeyValue, Revision};
+use crate::latest;
 use crate::record::list_pages;
 use crate::request::{Watch, WatchMessage};
 use crate::store::{Store, WatchStream};
@@ -26,8 +26,8 @@ pub(super) struct Follower {
     options: ViewOptions,
     backoff: Backoff,
     shared: Arc<Shared>,
-    published: watch::Sender<Revision>,
-    wanted: watch::Receiver<Revision>,
+    published: latest::Sender<Revision>,
+    wanted: latest::Receiver<Revision>,
 }
 
 /// Why the watches are followed no further.
@@ -75,17 +75,17 @@ impl Follower {
         backoff.reset();
         let tree = Tree::from_sorted(kvs.into_iter().map(Entry::new).collect());
         let snapshot = Snapshot { ranges: ranges.clone(), revision, resyncs: 0, tree };
-        let (wanted_sender, wanted) = watch::channel(Revision::ZERO);
+        let (wanted_sender, wanted) = latest::channel(Revision::ZERO);
         let shared = Arc::new(Shared {
             current: ArcSwap::from_pointee(snapshot),
             wanted: wanted_sender,
             proven_at: Mutex::new(listed_at),
         });
-        let published = watch::Sender::new(revision);
+        let published = latest::Sender::new(revision);
         Ok(Follower { store, ranges, options, backoff, shared, published, wanted })
     }
 
-    pub(super) fn outlets(&self) -> (Arc<Shared>, watch::Receiver<Revision>) {
+    pub(super) fn outlets(&self) -> (Arc<Shared>, latest::Receiver<Revision>) {
         (self.shared.clone(), self.published.subscribe())
     }
 
@@ -177,7 +177,7 @@ impl Follower {
     fn publish(&self, snapshot: Snapshot) {
         let revision = snapshot.revision;
         self.shared.current.store(Arc::new(snapshot));
-        self.published.send_replace(revision);
+        self.published.set(revision);
     }
 
     fn prove(&self, at: Instant) {
@@ -200,7 +200,7 @@ impl Follower {
     fn need(&self, merge: &Merge, lane: usize) -> Need {
         if merge.lags(lane, Revision::ZERO) {
             Need::Lagging
-        } else if merge.lags(lane, *self.wanted.borrow()) {
+        } else if merge.lags(lane, self.wanted.get()) {
             Need::Awaited
         } else {
             Need::Heartbeat
