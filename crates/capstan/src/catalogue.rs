@@ -3,4 +3,4 @@
 use capstan_meta::record::KeyDoc;
 
 /// The catalogues, in the order of the reference page.
-pub(crate) const CATALOGUES: &[&[KeyDoc]] = &[capstan_control::keys::CATALOGUE];
+pub(crate) const CATALOGUES: &[&[KeyDoc]] = &[capstan_control::keys::CATALOGUE, capstan_log::keys::CATALOGUE];

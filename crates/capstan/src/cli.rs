@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{bench, completions, config, controller, docs, host, hosts, meta, plan, status, up};
+use crate::commands::{
+    bench, completions, config, controller, docs, host, hosts, log, meta, plan, status, up,
+};
 use crate::exit::Exit;
 use crate::logging::LogFormat;
 use crate::output::Format;
@@ -84,6 +86,8 @@ pub(crate) enum Command {
     Meta(meta::MetaCommand),
     /// Show what a placement would move, without moving anything
     Plan(plan::PlanArgs),
+    /// Look into a directory of replicated logs that no process has open
+    Log(log::LogArgs),
     /// Check and show the settings
     #[command(subcommand)]
     Config(config::ConfigCommand),

@@ -1,6 +1,7 @@
 //! What is measured: areas, each a list of rows, ours beside the peer's on the same machine in the same run.
 
 mod load;
+mod log;
 mod machine;
 mod meta;
 mod page;
@@ -24,17 +25,20 @@ pub(crate) enum Area {
     Meta,
     /// The placement planner beside the usual hash methods
     Placement,
+    /// The replicated log beside bare disk syncs and NATS JetStream
+    Log,
 }
 
 impl Area {
     /// Every area, in the order of the page.
-    pub(crate) const ALL: &[Area] = &[Area::Meta, Area::Placement];
+    pub(crate) const ALL: &[Area] = &[Area::Meta, Area::Placement, Area::Log];
 
     /// The area's heading and what its rows say.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Area::Meta => "Metadata store",
             Area::Placement => "Placement",
+            Area::Log => "Replicated log",
         }
     }
 
@@ -43,6 +47,7 @@ impl Area {
         match self {
             Area::Meta => meta::METHOD,
             Area::Placement => placement::METHOD,
+            Area::Log => log::METHOD,
         }
     }
 
@@ -54,6 +59,7 @@ impl Area {
                 progress("placement");
                 tokio::task::spawn_blocking(placement::rows).await?
             }
+            Area::Log => log::rows(scale, dir).await,
         }
     }
 }

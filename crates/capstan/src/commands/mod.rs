@@ -7,6 +7,7 @@ pub(crate) mod controller;
 pub(crate) mod docs;
 pub(crate) mod host;
 pub(crate) mod hosts;
+pub(crate) mod log;
 pub(crate) mod meta;
 pub(crate) mod plan;
 mod remote;
@@ -33,6 +34,7 @@ pub(crate) async fn run(command: Command, context: &mut Context) -> Result<Exit>
             let format = context.out.format;
             plan::run(args, format, context.out.writer()).map(|()| Exit::Done)
         }
+        Command::Log(args) => log::run(args, context.out.writer()).map(|()| Exit::Done),
         Command::Config(command) => config::run(command, context),
         Command::Bench(args) => bench::run(args, context).await,
         Command::Docs(command) => docs::run(command, context),
