@@ -5,15 +5,27 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use nix::sys::resource::{Resource, getrlimit};
+
 use super::error::{DiskError, DiskResult};
 
-/// Open segment files: well below the usual limit of 1,024 descriptors a process.
-const MAX_OPEN: usize = 600;
+/// Fewest and most open segment files. In between it is half of what the process may open: a host with more logs than
+/// that opens a file for most appends, so it should be allowed more.
+const OPEN_FILES: (usize, usize) = (128, 16_384);
 
 /// The open segment files of a directory. Shared by the writer and all readers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Files {
     open: Mutex<Open>,
+    most: usize,
+}
+
+impl Default for Files {
+    fn default() -> Files {
+        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+        let half = usize::try_from(limit / 2).unwrap_or(usize::MAX);
+        Files { open: Mutex::default(), most: half.clamp(OPEN_FILES.0, OPEN_FILES.1) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -34,7 +46,7 @@ impl Files {
         }
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
         let file = Arc::new(file.map_err(|error| DiskError::io(path, &error))?);
-        if open.files.len() >= MAX_OPEN {
+        if open.files.len() >= self.most {
             let oldest = open.files.iter().min_by_key(|(_, (_, used))| *used).map(|(path, _)| path.clone());
             oldest.and_then(|path| open.files.remove(&path));
         }

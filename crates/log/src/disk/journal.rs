@@ -1,14 +1,15 @@
 //! How does one sync make the appends of every log durable? They go into one journal, a group at a time.
 //!
-//! A journal file grows once, some blocks of zeros ahead of the writing, and is then written over again and again:
-//! overwriting blocks that exist needs no file-system transaction, so a sync costs what the device needs and nothing
-//! more. A group begins on a block of its own, has a number and a checksum; what an earlier use of the file left behind
+//! A journal file is filled with zeros once, by a thread that prepares it in advance, and is then written over again and
+//! again: overwriting blocks that exist needs no file-system transaction, so a sync costs what the device needs and
+//! nothing more. While no prepared file is there, one grows under the writing. A group begins on a block of its own, has a number and a checksum; what an earlier use of the file left behind
 //! has a lower number.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender};
 
 use super::error::{DiskError, DiskResult};
 use super::files::sync_dir;
@@ -20,7 +21,9 @@ const BLOCK: usize = 4096;
 const GROUP_HEADER: usize = 32;
 const MAGIC: u32 = 0x4a50_4143;
 /// Zeros written ahead when a file grows: the sync that pays for growing pays for the next groups too.
-const AHEAD: usize = 1024 * 1024;
+const AHEAD: usize = 256 * 1024;
+/// Zeros written at once when a file is prepared.
+const FILL: usize = 1024 * 1024;
 
 /// A group under construction.
 #[derive(Debug)]
@@ -64,8 +67,9 @@ impl Group {
     }
 }
 
+/// A file of the journal, open.
 #[derive(Debug)]
-struct JournalFile {
+pub struct JournalFile {
     path: PathBuf,
     file: File,
     /// How long it may become.
@@ -87,11 +91,45 @@ pub struct Journal {
     at: u64,
     next_group: u64,
     next_file: u64,
+    /// Where a file is asked for, and where it arrives.
+    wanted: SyncSender<PathBuf>,
+    prepared: Receiver<Option<JournalFile>>,
+    asked: bool,
+}
+
+/// Prepares journal files of this length until nobody can ask any more. Blocking: for a thread of its own.
+pub fn prepare(size: u64, wanted: &Receiver<PathBuf>, prepared: &SyncSender<Option<JournalFile>>) {
+    while let Ok(path) = wanted.recv() {
+        let filled = fill(&path, size);
+        if filled.is_err() {
+            std::fs::remove_file(&path).ok();
+        }
+        let file = filled.ok().map(|file| JournalFile { path, file, size, grown: size, first_group: 0 });
+        if prepared.send(file).is_err() {
+            return;
+        }
+    }
+}
+
+fn fill(path: &Path, size: u64) -> std::io::Result<File> {
+    let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+    let zeros = vec![0; FILL];
+    for at in (0..size).step_by(FILL) {
+        file.write_all_at(&zeros[..FILL.min((size - at) as usize)], at)?;
+    }
+    file.sync_all()?;
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())?;
+    Ok(file)
 }
 
 impl Journal {
     /// Goes on with this group. Everything in the directory may be written over.
-    pub fn begin(dir: &Path, file_bytes: u64, next_group: u64) -> DiskResult<Journal> {
+    pub fn begin(
+        dir: &Path,
+        file_bytes: u64,
+        next_group: u64,
+        (wanted, prepared): (SyncSender<PathBuf>, Receiver<Option<JournalFile>>),
+    ) -> DiskResult<Journal> {
         let mut free = Vec::new();
         let mut next_file = 0;
         for path in journal_files(dir)? {
@@ -103,7 +141,12 @@ impl Journal {
             free.push(JournalFile { path, file, size, grown, first_group: 0 });
         }
         let dir = dir.to_owned();
-        Ok(Journal { dir, file_bytes, live: VecDeque::new(), free, at: 0, next_group, next_file })
+        let live = VecDeque::new();
+        let asked = false;
+        let mut journal =
+            Journal { dir, file_bytes, live, free, at: 0, next_group, next_file, wanted, prepared, asked };
+        journal.ask();
+        Ok(journal)
     }
 
     /// The number of the next group.
@@ -122,7 +165,12 @@ impl Journal {
     pub fn write(&mut self, group: &mut Group) -> DiskResult<()> {
         let number = self.next_group;
         let bytes = group.seal(number);
-        if self.live.back().is_none_or(|file| self.at + bytes.len() as u64 > file.size) {
+        let end = self.at + bytes.len() as u64;
+        self.receive();
+        let ready =
+            self.free.iter().any(|file| file.grown >= self.file_bytes && file.size >= bytes.len() as u64);
+        // A file that would have to grow is left as it is as soon as there is one that does not.
+        if self.live.back().is_none_or(|file| end > file.size || (end > file.grown && ready)) {
             let next = self.next_file(bytes.len() as u64, number)?;
             self.live.push_back(next);
             self.at = 0;
@@ -134,9 +182,33 @@ impl Journal {
         Ok(())
     }
 
+    /// A prepared file, if one has arrived.
+    fn receive(&mut self) {
+        if self.asked
+            && let Ok(answer) = self.prepared.try_recv()
+        {
+            self.asked = false;
+            self.free.extend(answer);
+        }
+    }
+
+    /// Has a file prepared if there is none to go on with.
+    fn ask(&mut self) {
+        if !self.asked && self.free.is_empty() {
+            let path = self.dir.join(format!("{:08}.journal", self.next_file));
+            self.next_file += 1;
+            self.asked = self.wanted.try_send(path).is_ok();
+        }
+    }
+
     fn next_file(&mut self, needed: u64, first_group: u64) -> DiskResult<JournalFile> {
-        if let Some(index) = self.free.iter().position(|file| file.size >= needed) {
-            return Ok(JournalFile { first_group, ..self.free.swap_remove(index) });
+        let fits = |file: &&(usize, &JournalFile)| file.1.size >= needed;
+        let longest =
+            self.free.iter().enumerate().filter(|file| fits(&file)).max_by_key(|(_, file)| file.grown);
+        if let Some(index) = longest.map(|(index, _)| index) {
+            let next = JournalFile { first_group, ..self.free.swap_remove(index) };
+            self.ask();
+            return Ok(next);
         }
         let path = self.dir.join(format!("{:08}.journal", self.next_file));
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);

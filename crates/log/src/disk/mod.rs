@@ -36,6 +36,7 @@ pub use recovery::Recovery;
 pub use writer::Done;
 
 use files::Files;
+use journal::Journal;
 use shelf::Shelf;
 use writer::{Command, Flush, Shelves, Writer};
 
@@ -56,7 +57,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         const MIB: u64 = 1024 * 1024;
-        Options { segment_bytes: 64 * MIB, journal_file_bytes: 32 * MIB, checkpoint_bytes: 128 * MIB }
+        Options { segment_bytes: 64 * MIB, journal_file_bytes: 16 * MIB, checkpoint_bytes: 64 * MIB }
     }
 }
 
@@ -108,14 +109,20 @@ impl Disk {
         let (commands, queue) = mpsc::channel(QUEUE);
         let (flusher, flushes) = std::sync::mpsc::sync_channel(1);
         let (report, flushed) = std::sync::mpsc::sync_channel(1);
+        let (wanted, wishes) = std::sync::mpsc::sync_channel(1);
+        let (filled, prepared) = std::sync::mpsc::sync_channel(1);
+        let size = options.journal_file_bytes;
+        let preparer = named("log-preparer", move || journal::prepare(size, &wishes, &filled))?;
+        let journal = Journal::begin(&journal_dir(dir), size, opened.next_group, (wanted, prepared))?;
         let writer = Writer {
             dir: dir.to_owned(),
             options,
             shelves: Arc::clone(&opened.shelves),
             files: Arc::clone(&opened.files),
-            journal: opened.journal,
+            journal,
             next_log: opened.next_log,
             dirty: Default::default(),
+            expected: 1,
             since_checkpoint: 0,
             checkpointing: false,
             failure: None,
@@ -125,6 +132,7 @@ impl Disk {
         };
         let place = dir.to_owned();
         let threads = vec![
+            preparer,
             named("log-flusher", move || flush_all(&place, &flushes, &report))?,
             named("log-writer", move || writer.run(queue))?,
         ];

@@ -10,7 +10,7 @@ use super::change::changes;
 use super::checkpoint::Checkpoint;
 use super::error::{DiskError, DiskResult};
 use super::files::{Files, sync_dir};
-use super::journal::{self, Journal, Replayed};
+use super::journal::{self, Replayed};
 use super::segment::parse_name;
 use super::shelf::Shelf;
 use super::writer::{Flush, Shelves, apply};
@@ -31,7 +31,7 @@ pub struct Opened {
     pub(super) lock: File,
     pub(super) shelves: Shelves,
     pub(super) files: Arc<Files>,
-    pub(super) journal: Journal,
+    pub(super) next_group: u64,
     pub(super) next_log: u64,
     pub(super) recovery: Recovery,
 }
@@ -65,9 +65,8 @@ pub fn open(dir: &Path, options: &Options) -> DiskResult<Opened> {
     if replayed.groups > 0 || replayed.torn.is_some() {
         settle(dir, &shelves, next_group, next_log)?;
     }
-    let journal = Journal::begin(&journals, options.journal_file_bytes, next_group)?;
     let recovery = Recovery { replayed, damaged };
-    Ok(Opened { lock, shelves, files, journal, next_log, recovery })
+    Ok(Opened { lock, shelves, files, next_group, next_log, recovery })
 }
 
 fn prepare(dir: &Path) -> DiskResult<File> {

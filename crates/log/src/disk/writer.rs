@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
@@ -26,6 +27,8 @@ use crate::keys::LogName;
 const GROUP_APPENDS: usize = 4096;
 /// Bytes after which a group is closed: about what a disk writes in the time of a sync.
 const GROUP_BYTES: usize = 4 * 1024 * 1024;
+/// How long a group waits for the next append: a fraction of a sync.
+const GATHER: Duration = Duration::from_micros(50);
 /// From so many files on, one sync of the file system is cheaper than one of each file.
 const SYNC_ALL_FROM: usize = 32;
 
@@ -74,6 +77,8 @@ pub struct Writer {
     /// Bytes in the journal since the last checkpoint began.
     pub(super) since_checkpoint: u64,
     pub(super) checkpointing: bool,
+    /// Appends in the last group.
+    pub(super) expected: usize,
     pub(super) failure: Option<DiskError>,
     pub(super) flusher: std::sync::mpsc::SyncSender<Flush>,
     /// What became of the checkpoint before a group.
@@ -134,13 +139,13 @@ impl Writer {
                 }
             }
             if done.len() < GROUP_APPENDS && group.len() < GROUP_BYTES {
-                match commands.try_recv() {
-                    Ok(Command::Append(log, entries, told)) => append = Some((log, entries, told)),
-                    Ok(command) => other = Some(command),
-                    Err(_) => {}
+                match self.next_append(commands, done.len()) {
+                    Some(Command::Append(log, entries, told)) => append = Some((log, entries, told)),
+                    command => other = command,
                 }
             }
         }
+        self.expected = done.len();
         if outcome.is_ok() && !done.is_empty() {
             self.since_checkpoint += group.len() as u64;
             self.dirty.extend(marks.keys());
@@ -151,6 +156,19 @@ impl Writer {
         }
         done.into_iter().for_each(|told| told(outcome.clone()));
         other
+    }
+
+    /// What is waiting; or what comes in a moment, while this group is smaller than the last one: the same appenders
+    /// are about to come again, and a sync without them would have to be followed by one with them.
+    fn next_append(&self, commands: &mut mpsc::Receiver<Command>, gathered: usize) -> Option<Command> {
+        let begin = Instant::now();
+        loop {
+            match commands.try_recv() {
+                Ok(command) => return Some(command),
+                Err(_) if gathered < self.expected && begin.elapsed() < GATHER => std::thread::yield_now(),
+                Err(_) => return None,
+            }
+        }
     }
 
     fn stage(

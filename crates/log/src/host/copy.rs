@@ -90,6 +90,8 @@ pub(super) struct Copy {
     pub(super) recent: VecDeque<Entry>,
     pub(super) recent_bytes: usize,
     pub(super) tickets: HashMap<Ticket, Reply>,
+    /// Appends that were taken and have not happened yet.
+    gathered: Vec<(Ticket, Vec<Bytes>)>,
     pub(super) placed: VecDeque<Placed>,
     pub(super) repairs: Vec<(Offset, oneshot::Sender<()>)>,
     pub(super) life: u64,
@@ -131,6 +133,7 @@ impl Copy {
             recent: VecDeque::new(),
             recent_bytes: 0,
             tickets: HashMap::new(),
+            gathered: Vec::new(),
             placed: VecDeque::new(),
             repairs: Vec::new(),
             life: 0,
@@ -155,8 +158,7 @@ impl Copy {
         let Some(mut reports) = self.reports.take() else { return };
         let mut session = self.session.clone();
         session.mark_changed();
-        let mut tick = tokio::time::interval(self.timing.heartbeat / 2);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut tick = Instant::now();
         loop {
             tokio::select! {
                 biased;
@@ -174,9 +176,12 @@ impl Copy {
                     }
                     Err(_) => return,
                 },
-                _ = tick.tick() => {
+                () = tokio::time::sleep_until(tick) => {
                     self.begin_anew().await;
                     self.happen(Event::Tick).await;
+                    // Nobody waits for signs of life from a copy that is alone: a thousand of them should cost nothing.
+                    let pause = if self.is_alone() { RECOVER_AFTER } else { self.timing.heartbeat / 2 };
+                    tick = Instant::now() + pause;
                 }
                 input = inputs.recv() => {
                     let Some(input) = input else { return };
@@ -185,6 +190,15 @@ impl Copy {
                         let Ok(input) = inputs.try_recv() else { break };
                         self.input(input).await;
                     }
+                    if !self.gathered.is_empty() {
+                        // Others who were told the outcome of the same group are about to append again.
+                        tokio::task::yield_now().await;
+                        for _ in 0..BURST {
+                            let Ok(input) = inputs.try_recv() else { break };
+                            self.input(input).await;
+                        }
+                    }
+                    self.append_gathered().await;
                 }
                 Some(_) = self.background.join_next() => {}
             }
@@ -224,8 +238,13 @@ impl Copy {
     }
 
     async fn input(&mut self, input: Input) {
+        if let Input::Append(batch, reply) = input {
+            self.gather(batch, reply);
+            return;
+        }
+        self.append_gathered().await;
         match input {
-            Input::Append(batch, reply) => self.append(batch, reply).await,
+            Input::Append(..) => {}
             Input::Packet(from, Packet::Message(message)) => {
                 self.happen(Event::Received(from, message)).await
             }
@@ -238,7 +257,8 @@ impl Copy {
         }
     }
 
-    async fn append(&mut self, batch: Vec<Bytes>, reply: Reply) {
+    /// Appends that arrive together are placed together.
+    fn gather(&mut self, batch: Vec<Bytes>, reply: Reply) {
         if let Some((error, _)) = &self.ended {
             reply.send(Err(error.clone().into())).ok();
             return;
@@ -246,7 +266,14 @@ impl Copy {
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
         self.tickets.insert(ticket, reply);
-        self.happen(Event::Append(ticket, batch)).await;
+        self.gathered.push((ticket, batch));
+    }
+
+    async fn append_gathered(&mut self) {
+        if !self.gathered.is_empty() {
+            let appends = std::mem::take(&mut self.gathered);
+            self.happen(Event::Append(appends)).await;
+        }
     }
 
     /// Works between two lives too: it is what makes room on a full disk.
@@ -305,6 +332,10 @@ impl Copy {
             return;
         }
         tracing::warn!(log = %self.name, %error, "copy of log stops");
+        self.gathered.clear();
+        for (_, reply) in self.tickets.drain() {
+            reply.send(Err(error.clone().into())).ok();
+        }
         let alone = self.is_alone();
         for placed in self.placed.drain(..) {
             // Another holder may have what this one could not write.

@@ -72,8 +72,8 @@ pub enum Event {
     /// The host's lease is good until then, a safe margin already taken off. If it is a new lease and not a renewal,
     /// the configuration as it was after it was granted must have been told before: the old one may have been missed.
     Leased(Moment),
-    /// Somebody wants to append.
-    Append(Ticket, Vec<Bytes>),
+    /// Some people want to append; together they cost one write and one shipment.
+    Append(Vec<(Ticket, Vec<Bytes>)>),
     /// Everything before this offset is durable here, as of this generation of the log.
     Durable(u64, Offset),
     /// The owner does not need entries before this offset any more.
@@ -224,7 +224,7 @@ impl Replica {
                 self.lease_until = self.lease_until.max(until);
                 self.advance(&mut effects);
             }
-            Event::Append(ticket, batch) => self.append(ticket, batch, &mut effects),
+            Event::Append(appends) => self.append(appends, &mut effects),
             Event::Durable(generation, upto) => self.durable(generation, upto, &mut effects),
             Event::Truncate(before) => self.truncate(before, &mut effects),
             Event::Received(from, message) => self.receive(&from, message, &mut effects),

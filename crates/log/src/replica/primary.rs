@@ -93,21 +93,23 @@ impl Replica {
         self.advance(effects);
     }
 
-    pub(super) fn append(&mut self, ticket: Ticket, batch: Vec<Bytes>, effects: &mut Vec<Effect>) {
-        let Role::Primary(primary) = &self.role else {
-            effects.push(Effect::Refused(ticket, Refusal::NotPrimary));
-            return;
+    pub(super) fn append(&mut self, appends: Vec<(Ticket, Vec<Bytes>)>, effects: &mut Vec<Effect>) {
+        let epoch = match &self.role {
+            Role::Primary(primary) if self.may_act() => primary.epoch,
+            Role::Primary(_) => return refuse(&appends, Refusal::NoLease, effects),
+            Role::Idle | Role::Claiming | Role::Follower(_) | Role::Halted => {
+                return refuse(&appends, Refusal::NotPrimary, effects);
+            }
         };
-        let epoch = primary.epoch;
-        if !self.may_act() {
-            effects.push(Effect::Refused(ticket, Refusal::NoLease));
-            return;
+        let mut entries = Vec::new();
+        for (ticket, batch) in appends {
+            let first = self.local.history.end();
+            let entry =
+                |(index, data)| Entry { epoch, offset: first.plus(index), kind: EntryKind::Data, data };
+            self.local.history.extend(epoch, batch.len());
+            entries.extend(batch.into_iter().enumerate().map(entry));
+            effects.push(Effect::Placed(ticket, first, self.local.history.end()));
         }
-        let first = self.local.history.end();
-        let entry = |(index, data)| Entry { epoch, offset: first.plus(index), kind: EntryKind::Data, data };
-        let entries: Vec<Entry> = batch.into_iter().enumerate().map(entry).collect();
-        self.local.history.extend(epoch, entries.len());
-        effects.push(Effect::Placed(ticket, first, self.local.history.end()));
         effects.push(Effect::Write(self.local.generation, entries));
         self.ship_all(effects);
     }
@@ -277,6 +279,10 @@ impl Replica {
             effects.push(Effect::Propose(known.revision, config));
         }
     }
+}
+
+fn refuse(appends: &[(Ticket, Vec<Bytes>)], why: Refusal, effects: &mut Vec<Effect>) {
+    effects.extend(appends.iter().map(|(ticket, _)| Effect::Refused(*ticket, why)));
 }
 
 /// The parts of the own log that shipping needs, borrowed beside the role.

@@ -119,18 +119,31 @@ async fn a_torn_tail_is_cut_and_reported_and_damage_before_it_is_refused() {
     wreck(&dir.join("a"), &dir.join("damaged"));
     disk.close().await.unwrap();
 
-    // Each group takes two blocks; the first one made the log. The last: group 11. The one before: group 10.
-    flip(&files(&dir.join("torn").join("journal"))[0], 4096 + 9 * 8192 + 5_000);
+    // Group 1 made the log; group 11 is the last.
+    flip_group(&dir.join("torn").join("journal"), 11);
     let disk = Disk::open(&dir.join("torn"), Options::default()).unwrap();
     assert!(disk.recovery().replayed.torn.is_some(), "{:?}", disk.recovery());
     assert_eq!(read_all(&disk.logs()[0]).unwrap().len(), 9);
     append(&disk.logs()[0], vec![entry(1, 9, 10)]).await.unwrap();
     disk.close().await.unwrap();
 
-    flip(&files(&dir.join("damaged").join("journal"))[0], 4096 + 8 * 8192 + 5_000);
+    flip_group(&dir.join("damaged").join("journal"), 10);
     let opened = Disk::open(&dir.join("damaged"), Options::default());
     assert!(matches!(opened, Err(DiskError::Corrupt { .. })), "{opened:?}");
     assert!(!inspect(&dir.join("damaged"), Depth::Outline).unwrap().is_whole());
+}
+
+/// Damages the group with this number, wherever it is.
+fn flip_group(journal: &Path, number: u64) {
+    for path in files(journal) {
+        let bytes = std::fs::read(&path).unwrap();
+        let is_it =
+            |at: &usize| bytes[*at..*at + 4] == *b"CAPJ" && bytes[at + 8..at + 16] == number.to_le_bytes();
+        if let Some(at) = (0..bytes.len()).step_by(4096).find(is_it) {
+            return flip(&path, at as u64 + 5_000);
+        }
+    }
+    panic!("no group {number}");
 }
 
 fn flip(path: &Path, at: u64) {

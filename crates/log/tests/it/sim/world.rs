@@ -20,7 +20,6 @@ const NODES: [&str; 4] = ["a", "b", "c", "d"];
 const LEASE: Duration = Duration::from_millis(1_000);
 /// How much of the lease a node believes in. Clocks drift by up to 5 %, so a tenth would do.
 const SAFE: f64 = 0.85;
-const CHAOS: Duration = Duration::from_secs(4);
 const CALM: Duration = Duration::from_secs(30);
 
 /// What is planted.
@@ -189,8 +188,8 @@ impl World {
         self.queue.insert((self.now + delay, self.number), next);
     }
 
-    pub fn run_chaos(&mut self) {
-        self.run_until(CHAOS);
+    pub fn run_chaos(&mut self, time: Duration) {
+        self.run_until(time);
     }
 
     /// Everything works again: what was stuck must come unstuck.
@@ -364,7 +363,7 @@ impl World {
                 let number = self.appends;
                 let payload = |part: u64| Bytes::from(format!("{number}.{part}"));
                 let batch = (0..self.rng.random_range(1..4)).map(payload).collect();
-                self.step(&id(name), Event::Append(Ticket(number), batch));
+                self.step(&id(name), Event::Append(vec![(Ticket(number), batch)]));
             }
         }
     }
@@ -459,7 +458,7 @@ impl World {
         let local = node.local(now);
         let Some(replica) = &mut node.replica else { return };
         let payloads = match &event {
-            Event::Append(_, batch) => batch.clone(),
+            Event::Append(appends) => appends[0].1.clone(),
             _ => Vec::new(),
         };
         let effects = replica.step(local, event);
