@@ -1,6 +1,7 @@
 //! From where must the journal be replayed? A checkpoint says what every log's files durably hold, and which group of
 //! the journal comes next. One small file, replaced as a whole.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -20,6 +21,9 @@ const LAYOUT: u32 = 1;
 pub struct Checkpoint {
     /// The version of the layout.
     pub layout: u32,
+    /// What the checksums of this directory's journal are mixed with. Nobody outside knows it, so that no entry can look
+    /// like a part of the journal.
+    pub key: u32,
     /// The first group of the journal that has to be replayed.
     pub next_group: u64,
     /// The id for the next log.
@@ -49,13 +53,14 @@ impl Checkpoint {
     /// Of a directory that holds nothing yet.
     #[must_use]
     pub fn empty() -> Checkpoint {
-        Checkpoint { layout: LAYOUT, next_group: 1, next_log: 1, logs: Vec::new() }
+        let key = RandomState::new().hash_one(LAYOUT) as u32;
+        Checkpoint { layout: LAYOUT, key, next_group: 1, next_log: 1, logs: Vec::new() }
     }
 
     /// Of these logs, before this group.
     #[must_use]
-    pub fn of(next_group: u64, next_log: u64, logs: Vec<SavedLog>) -> Checkpoint {
-        Checkpoint { layout: LAYOUT, next_group, next_log, logs }
+    pub fn of(key: u32, next_group: u64, next_log: u64, logs: Vec<SavedLog>) -> Checkpoint {
+        Checkpoint { layout: LAYOUT, key, next_group, next_log, logs }
     }
 
     /// Where it is.

@@ -78,12 +78,13 @@ pub fn inspect(dir: &Path, depth: Depth) -> DiskResult<DirReport> {
         return Err(DiskError::Corrupt { dir: dir.display().to_string(), what });
     };
     let mut pending = BTreeMap::new();
-    let replayed = journal::replay(&super::journal_dir(dir), checkpoint.next_group, |_, content| {
-        for (log, _) in changes(content).flatten() {
-            *pending.entry(log).or_default() += 1;
-        }
-        Ok(())
-    });
+    let replayed =
+        journal::replay(&super::journal_dir(dir), checkpoint.key, checkpoint.next_group, |_, content| {
+            for (log, _) in changes(content).flatten() {
+                *pending.entry(log).or_default() += 1;
+            }
+            Ok(())
+        });
     let (journal, damage) = match replayed {
         Ok(journal) => (journal, None),
         Err(DiskError::Corrupt { what, .. }) => (Replayed::default(), Some(what)),

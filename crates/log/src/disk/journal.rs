@@ -49,12 +49,12 @@ impl Group {
         self.bytes.len() - GROUP_HEADER
     }
 
-    fn seal(&mut self, number: u64) -> &[u8] {
+    fn seal(&mut self, number: u64, key: u32) -> &[u8] {
         let content = self.len() as u32;
         self.bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         self.bytes[8..16].copy_from_slice(&number.to_le_bytes());
         self.bytes[16..20].copy_from_slice(&content.to_le_bytes());
-        let crc = crc32c(&self.bytes[8..]);
+        let crc = crc32c(&self.bytes[8..]) ^ key;
         self.bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK), 0);
         &self.bytes
@@ -83,6 +83,7 @@ pub struct JournalFile {
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
+    key: u32,
     file_bytes: u64,
     /// In use, oldest first; the last one is written to.
     live: VecDeque<JournalFile>,
@@ -126,6 +127,7 @@ impl Journal {
     /// Goes on with this group. Everything in the directory may be written over.
     pub fn begin(
         dir: &Path,
+        key: u32,
         file_bytes: u64,
         next_group: u64,
         (wanted, prepared): (SyncSender<PathBuf>, Receiver<Option<JournalFile>>),
@@ -143,8 +145,19 @@ impl Journal {
         let dir = dir.to_owned();
         let live = VecDeque::new();
         let asked = false;
-        let mut journal =
-            Journal { dir, file_bytes, live, free, at: 0, next_group, next_file, wanted, prepared, asked };
+        let mut journal = Journal {
+            dir,
+            key,
+            file_bytes,
+            live,
+            free,
+            at: 0,
+            next_group,
+            next_file,
+            wanted,
+            prepared,
+            asked,
+        };
         journal.ask();
         Ok(journal)
     }
@@ -164,7 +177,7 @@ impl Journal {
     /// Writes a group and makes it durable. After `Full` nothing has happened.
     pub fn write(&mut self, group: &mut Group) -> DiskResult<()> {
         let number = self.next_group;
-        let bytes = group.seal(number);
+        let bytes = group.seal(number, self.key);
         let end = self.at + bytes.len() as u64;
         self.receive();
         let ready =
@@ -274,16 +287,17 @@ pub struct Replayed {
 /// follows it, and damage if something does: then acknowledged entries are lost, and that is an error.
 pub fn replay(
     dir: &Path,
+    key: u32,
     first: u64,
     mut take: impl FnMut(u64, &[u8]) -> DiskResult<()>,
 ) -> DiskResult<Replayed> {
     let mut replayed = Replayed::default();
     let mut expected = first;
     let paths = journal_files(dir)?;
-    while let Some((path, at)) = find_first(&paths, expected)? {
+    while let Some((path, at)) = find_first(&paths, key, expected)? {
         let bytes = std::fs::read(&path).map_err(|error| DiskError::io(&path, &error))?;
         let mut at = at;
-        while let Some(content) = group_at(&bytes, at, expected) {
+        while let Some(content) = group_at(&bytes, key, at, expected) {
             take(expected, content)?;
             replayed.groups += 1;
             replayed.bytes += content.len() as u64;
@@ -294,7 +308,7 @@ pub fn replay(
             replayed.torn = Some(format!("{} at {at}: group {expected} is not whole", path.display()));
         }
     }
-    match find_later(&paths, expected)? {
+    match find_later(&paths, key, expected)? {
         None => Ok(replayed),
         Some((path, number)) => Err(DiskError::Corrupt {
             dir: dir.display().to_string(),
@@ -307,23 +321,23 @@ pub fn replay(
 }
 
 /// The whole group with this number at this place.
-fn group_at(bytes: &[u8], at: usize, number: u64) -> Option<&[u8]> {
-    (number_at(bytes, at)? == number).then_some(())?;
+fn group_at(bytes: &[u8], key: u32, at: usize, number: u64) -> Option<&[u8]> {
+    (number_at(bytes, key, at)? == number).then_some(())?;
     let len = u32_at(bytes, at + 16) as usize;
     bytes.get(at + GROUP_HEADER..at + GROUP_HEADER + len)
 }
 
 /// The number of the whole group at this place, if there is one.
-fn number_at(bytes: &[u8], at: usize) -> Option<u64> {
+fn number_at(bytes: &[u8], key: u32, at: usize) -> Option<u64> {
     let header = bytes.get(at..at + GROUP_HEADER)?;
     let len = u32_at(header, 16) as usize;
     let body = bytes.get(at + 8..at + GROUP_HEADER + len)?;
-    (u32_at(header, 0) == MAGIC && crc32c(body) == u32_at(header, 4)).then(|| u64_at(header, 8))
+    (u32_at(header, 0) == MAGIC && crc32c(body) ^ key == u32_at(header, 4)).then(|| u64_at(header, 8))
 }
 
 /// The file and place at which a group begins. A file's groups are consecutive, so most files are ruled out by their
 /// first header.
-fn find_first(paths: &[PathBuf], number: u64) -> DiskResult<Option<(PathBuf, usize)>> {
+fn find_first(paths: &[PathBuf], key: u32, number: u64) -> DiskResult<Option<(PathBuf, usize)>> {
     for path in paths {
         let head = first_number(path)?;
         if head.is_none_or(|first| first > number) {
@@ -332,7 +346,7 @@ fn find_first(paths: &[PathBuf], number: u64) -> DiskResult<Option<(PathBuf, usi
         let bytes = std::fs::read(path).map_err(|error| DiskError::io(path, &error))?;
         let places = (0..bytes.len()).step_by(BLOCK);
         let mut candidates = places.filter(|at| claims(&bytes, *at, number));
-        if let Some(at) = candidates.find(|at| group_at(&bytes, *at, number).is_some()) {
+        if let Some(at) = candidates.find(|at| group_at(&bytes, key, *at, number).is_some()) {
             return Ok(Some((path.clone(), at)));
         }
     }
@@ -352,14 +366,14 @@ fn first_number(path: &Path) -> DiskResult<Option<u64>> {
 }
 
 /// A whole group with a number above this one.
-fn find_later(paths: &[PathBuf], number: u64) -> DiskResult<Option<(PathBuf, u64)>> {
+fn find_later(paths: &[PathBuf], key: u32, number: u64) -> DiskResult<Option<(PathBuf, u64)>> {
     for path in paths {
         let bytes = std::fs::read(path).map_err(|error| DiskError::io(path, &error))?;
         for at in (0..bytes.len()).step_by(BLOCK) {
             let later = at + GROUP_HEADER <= bytes.len()
                 && u32_at(&bytes, at) == MAGIC
                 && u64_at(&bytes, at + 8) > number;
-            if later && let Some(found) = number_at(&bytes, at) {
+            if later && let Some(found) = number_at(&bytes, key, at) {
                 return Ok(Some((path.clone(), found)));
             }
         }

@@ -113,7 +113,8 @@ impl Disk {
         let (filled, prepared) = std::sync::mpsc::sync_channel(1);
         let size = options.journal_file_bytes;
         let preparer = named("log-preparer", move || journal::prepare(size, &wishes, &filled))?;
-        let journal = Journal::begin(&journal_dir(dir), size, opened.next_group, (wanted, prepared))?;
+        let journal =
+            Journal::begin(&journal_dir(dir), opened.key, size, opened.next_group, (wanted, prepared))?;
         let writer = Writer {
             dir: dir.to_owned(),
             options,
@@ -121,6 +122,7 @@ impl Disk {
             files: Arc::clone(&opened.files),
             journal,
             next_log: opened.next_log,
+            key: opened.key,
             dirty: Default::default(),
             expected: 1,
             since_checkpoint: 0,

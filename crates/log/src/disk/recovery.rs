@@ -31,6 +31,7 @@ pub struct Opened {
     pub(super) lock: File,
     pub(super) shelves: Shelves,
     pub(super) files: Arc<Files>,
+    pub(super) key: u32,
     pub(super) next_group: u64,
     pub(super) next_log: u64,
     pub(super) recovery: Recovery,
@@ -45,7 +46,7 @@ pub fn open(dir: &Path, options: &Options) -> DiskResult<Opened> {
     let files = Arc::new(Files::default());
     let shelves = restore(&segments, &checkpoint, &files)?;
     let mut next_log = checkpoint.next_log;
-    let replayed = journal::replay(&journals, checkpoint.next_group, |number, content| {
+    let replayed = journal::replay(&journals, checkpoint.key, checkpoint.next_group, |number, content| {
         for change in changes(content) {
             let (log, change) = change.ok_or_else(|| DiskError::Corrupt {
                 dir: dir.display().to_string(),
@@ -63,10 +64,10 @@ pub fn open(dir: &Path, options: &Options) -> DiskResult<Opened> {
     let damaged = trim(&shelves, &files)?;
     let next_group = checkpoint.next_group + replayed.groups;
     if replayed.groups > 0 || replayed.torn.is_some() {
-        settle(dir, &shelves, next_group, next_log)?;
+        settle(dir, &shelves, checkpoint.key, next_group, next_log)?;
     }
     let recovery = Recovery { replayed, damaged };
-    Ok(Opened { lock, shelves, files, next_group, next_log, recovery })
+    Ok(Opened { lock, shelves, files, key: checkpoint.key, next_group, next_log, recovery })
 }
 
 fn prepare(dir: &Path) -> DiskResult<File> {
@@ -139,9 +140,9 @@ fn trim(shelves: &Shelves, files: &Files) -> DiskResult<Vec<LogName>> {
 }
 
 /// What was replayed is in the files now: makes that durable, so that the journal begins anew.
-fn settle(dir: &Path, shelves: &Shelves, next_group: u64, next_log: u64) -> DiskResult<()> {
+fn settle(dir: &Path, shelves: &Shelves, key: u32, next_group: u64, next_log: u64) -> DiskResult<()> {
     let all = shelves.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     let paths = all.values().flat_map(|shelf| shelf.paths()).collect();
     let logs = all.values().map(|shelf| shelf.saved()).collect();
-    Flush { checkpoint: Checkpoint::of(next_group, next_log, logs), paths }.perform(dir)
+    Flush { checkpoint: Checkpoint::of(key, next_group, next_log, logs), paths }.perform(dir)
 }

@@ -72,6 +72,7 @@ pub struct Writer {
     pub(super) files: Arc<Files>,
     pub(super) journal: Journal,
     pub(super) next_log: u64,
+    pub(super) key: u32,
     /// Logs that were changed since the last checkpoint began.
     pub(super) dirty: BTreeSet<u64>,
     /// Bytes in the journal since the last checkpoint began.
@@ -284,7 +285,7 @@ impl Writer {
         let paths = paths.collect();
         let shelves = self.shelves.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         let logs = shelves.values().map(|shelf| shelf.saved()).collect();
-        let checkpoint = Checkpoint::of(self.journal.next_group(), self.next_log, logs);
+        let checkpoint = Checkpoint::of(self.key, self.journal.next_group(), self.next_log, logs);
         Flush { checkpoint, paths }
     }
 

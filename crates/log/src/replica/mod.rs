@@ -236,7 +236,9 @@ impl Replica {
         if self.known.as_ref().is_some_and(|known| known.revision >= revision) {
             return;
         }
-        let used = *self.born_in.get_or_insert(config.epoch) == config.epoch;
+        // A store that was set back tells of epochs that are in the log already: those are used as well.
+        let used = *self.born_in.get_or_insert(config.epoch) == config.epoch
+            || config.epoch <= self.local.history.newest();
         self.fenced_by = self.fenced_by.max(config.epoch);
         self.known = Some(Known { config: config.clone(), revision });
         let leads = matches!(&self.role, Role::Primary(primary) if primary.epoch == config.epoch);
