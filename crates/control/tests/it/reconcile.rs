@@ -1,5 +1,7 @@
 //! Does the loop plan again when it should, and never act on what it may not?
 
+// tidy: the clock is paused in this file
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Does the supervisor restart, give up, shut down in order, and name what hangs?
 
+// tidy: the clock is paused in this file
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! Does a process stay registered, and does it stop in time when it cannot know that it is?
 
+// tidy: the clock is paused in this file
+
 use std::time::Duration;
 
 use capstan_meta::embedded::{Embedded, Options};

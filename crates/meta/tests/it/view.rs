@@ -140,6 +140,7 @@ async fn check_views(seed: u64) {
                 let newest = truth.status().await.unwrap().revision;
                 truth.compact(Revision(rng.random_range(1..=newest.0))).await.ok();
             }
+            // tidy: allow, because the clock is paused here
             3..10 => sleep(Duration::from_millis(rng.random_range(0..3000))).await,
             _ => write(&truth, &mut model, &mut rng).await,
         }
@@ -252,6 +253,7 @@ fn a_view_knows_how_stale_it_is_and_recovers_from_silence() {
         let faults = Faults::seeded(1);
         let store = Store::new(Faulty::new(truth.clone(), faults.clone()));
         let view = View::open(store, Ranges::new().with(&Numbers {}), options(1)).await.unwrap();
+        // tidy: allow, because the clock is paused here
         sleep(Duration::from_secs(60)).await;
         assert!(
             view.staleness() <= Duration::from_secs(6),
@@ -260,6 +262,7 @@ fn a_view_knows_how_stale_it_is_and_recovers_from_silence() {
         );
         faults.set_link(Link::Silent);
         let written = truth.put(Put::new("/a/1", "1")).await.unwrap().revision;
+        // tidy: allow, because the clock is paused here
         sleep(Duration::from_secs(60)).await;
         assert!(view.staleness() >= Duration::from_secs(60));
         assert!(view.wait_for(written, Duration::from_secs(1)).await.is_err());

@@ -1,5 +1,7 @@
 //! A simulated controller process: it stands for election, ends drains, and tells every host who leads.
 
+// tidy: the clock is paused in this file
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

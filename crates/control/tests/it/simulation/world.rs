@@ -1,5 +1,7 @@
 //! A simulated world: what it consists of, what happens to it, and when it must come to rest.
 
+// tidy: the clock is paused in this file
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -112,6 +112,7 @@ impl Cluster {
 /// is there.
 async fn control(store: Store) {
     loop {
+        // tidy: allow, because a controller looks again and again, this is its pace
         tokio::time::sleep(Duration::from_millis(50)).await;
         let Ok(found) = referee::read(&store, &log_name()).await else { continue };
         if store.get(holder::alive_key(&found.record.primary)).await.is_ok_and(|key| key.is_some()) {
@@ -142,6 +143,7 @@ async fn appender(
         turn += 1;
         let address = clients[turn % clients.len()];
         let Ok(stream) = TcpStream::connect(address).await else {
+            // tidy: allow, because the holder is down, and nothing is gained by asking faster
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
@@ -155,6 +157,7 @@ async fn appender(
             match line.trim_end().split_once(' ') {
                 Some(("ok", offset)) => acknowledged.lock().unwrap().push((text, offset.parse().unwrap())),
                 _ => {
+                    // tidy: allow, because the holder is down, and nothing is gained by asking faster
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     break;
                 }
