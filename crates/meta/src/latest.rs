@@ -143,6 +143,9 @@ impl<T: Clone> Receiver<T> {
 mod tests {
     use super::*;
 
+    /// Few enough for all of them to begin to wait in one turn of the runtime.
+    const WAITERS: usize = 20;
+
     #[tokio::test]
     async fn a_receiver_sees_the_newest_value_and_the_end() {
         let (sender, mut receiver) = channel(1);
@@ -162,7 +165,7 @@ mod tests {
         let sender = Sender::new(0);
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = tokio::task::JoinSet::new();
-        for n in 0..100 {
+        for n in 0..WAITERS {
             let (mut receiver, order) = (sender.subscribe(), order.clone());
             tasks.spawn(async move {
                 receiver.changed().await.unwrap();
@@ -172,6 +175,6 @@ mod tests {
         tokio::task::yield_now().await;
         sender.set(1);
         tasks.join_all().await;
-        assert_eq!(*order.lock().unwrap(), (0..100).collect::<Vec<_>>());
+        assert_eq!(*order.lock().unwrap(), (0..WAITERS).collect::<Vec<_>>());
     }
 }
