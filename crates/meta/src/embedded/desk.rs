@@ -1,16 +1,17 @@
 //! Who does the writer's work? Whoever hands something in while the writer rests.
 //!
 //! A lone caller makes its own write durable, on its own thread: no other thread has to wake up for it, which would
-//! take longer than the disk does. Where several come at once, they only hand in, and one thread serves what piled up,
-//! group after group, until nothing waits. So there is one writer at any time, but no thread of its own.
+//! take longer than the disk does. Where several come at once, or the disk is slow, they only hand in, and one thread
+//! serves what piled up, group after group, until nothing waits. So there is one writer at any time, but no thread of
+//! its own.
 //!
 //! A store in memory is served by a task ([`serve_memory`]): what is handed in at one instant is one group, whichever of
 //! the callers was woken first. A simulation stays repeatable that way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
 
-use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, mpsc};
 
 use super::compaction::Progress;
@@ -18,6 +19,9 @@ use super::writer::{Command, Served, Writer};
 
 /// Commands that may wait for the writer; who comes after them waits outside.
 const QUEUE: usize = 4096;
+
+/// A runtime's thread may wait for the disk this long. Where the last wait was longer, a thread made for it does.
+const QUICK: Duration = Duration::from_millis(1);
 
 /// Whether a group may keep its thread waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +37,7 @@ pub struct Desk {
     medium: Medium,
     commands: mpsc::Sender<Command>,
     room: Mutex<Room>,
-    /// The last group had one command: whoever comes next is probably alone, too.
+    /// The last group had one command and a quick disk: whoever comes next is probably alone too, and done at once.
     quiet: AtomicBool,
     /// A thread is serving, or on its way.
     attended: AtomicBool,
@@ -75,9 +79,9 @@ impl Desk {
             return;
         }
         if self.quiet.load(Ordering::Relaxed) {
-            // Whoever is at it looks again when done. Nothing is moved to another thread before that is known.
+            // Whoever is at it looks again when done.
             let Some(mut room) = self.enter() else { return };
-            blocking(|| self.serve_group(&mut room));
+            self.serve_group(&mut room);
             drop(room);
             if !self.is_anyone_waiting() {
                 return;
@@ -142,8 +146,12 @@ impl Desk {
 
     fn serve_group(&self, room: &mut Room) -> Attempt {
         let Ok(first) = room.queue.try_recv() else { return Attempt::Nothing };
+        let began = Instant::now();
         match room.writer.serve(first, &mut room.queue) {
-            Served::Group { commands } => self.quiet.store(commands <= 1, Ordering::Relaxed),
+            Served::Group { commands } => {
+                let quiet = commands <= 1 && began.elapsed() < QUICK;
+                self.quiet.store(quiet, Ordering::Relaxed);
+            }
             Served::Closed => room.queue.close(),
         }
         Attempt::Served
@@ -169,12 +177,4 @@ pub async fn serve_memory(desk: Weak<Desk>) {
 enum Attempt {
     Served,
     Nothing,
-}
-
-/// Waits for the disk on this thread, and lets the runtime's other tasks move to another one where there are others.
-fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    match Handle::current().runtime_flavor() {
-        RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
-        _ => work(),
-    }
 }
