@@ -1,7 +1,7 @@
 //! How do many wait for the newest value of something? Like tokio's `watch` channel, but waiters wake in the order in
 //! which they began to wait. Tokio's own wakes them in a random order, and a simulation could not be repeated.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 struct Shared<T> {
     value: Mutex<Versioned<T>>,
     changed: Notify,
-    senders: AtomicUsize,
+    closed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl<T: Clone> Sender<T> {
     /// Begins with a value that nobody waits for yet.
     pub fn new(value: T) -> Sender<T> {
         let value = Mutex::new(Versioned { version: 0, value });
-        Sender(Arc::new(Shared { value, changed: Notify::new(), senders: AtomicUsize::new(1) }))
+        Sender(Arc::new(Shared { value, changed: Notify::new(), closed: AtomicBool::new(false) }))
     }
 
     /// Someone who waits for values after this one.
@@ -82,9 +82,8 @@ impl<T: Clone> Sender<T> {
 
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
-        if self.0.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.changed.notify_waiters();
-        }
+        self.0.closed.store(true, Ordering::Release);
+        self.0.changed.notify_waiters();
     }
 }
 
@@ -120,7 +119,7 @@ impl<T: Clone> Receiver<T> {
                 self.seen = version;
                 return Ok(());
             }
-            if shared.senders.load(Ordering::Acquire) == 0 {
+            if shared.closed.load(Ordering::Acquire) {
                 return Err(Closed);
             }
             changed.await;

@@ -102,8 +102,8 @@ pub fn read_log_row(row: &[u8]) -> Result<Vec<LoggedChange>, EngineError> {
     Ok(changes)
 }
 
-/// One allocation for a key and its value.
-fn own(key: &[u8], value: &[u8]) -> (Bytes, Bytes) {
+/// One allocation for a key and its value, shared with nothing else.
+pub fn own(key: &[u8], value: &[u8]) -> (Bytes, Bytes) {
     let mut both = BytesMut::with_capacity(key.len() + value.len());
     both.extend_from_slice(key);
     both.extend_from_slice(value);

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
-use super::read;
 use super::tree::Tree;
+use super::{codec, read};
 use crate::error::{MetaError, Result};
 use crate::kv::{KeyValue, LeaseId, Revision};
 use crate::request::*;
@@ -215,10 +215,5 @@ fn compacted_bytes(known_key: Option<&Bytes>, key: &Bytes, value: &Bytes) -> (By
     if let Some(known) = known_key {
         return (known.clone(), Bytes::copy_from_slice(value));
     }
-    let mut both = BytesMut::with_capacity(key.len() + value.len());
-    both.extend_from_slice(key);
-    both.extend_from_slice(value);
-    let mut both = both.freeze();
-    let key = both.split_to(key.len());
-    (key, both)
+    codec::own(key, value)
 }

@@ -51,19 +51,14 @@ pub(super) fn range(request: pb::RangeRequest) -> Result<Range, Status> {
 
 pub(super) fn put(request: pb::PutRequest) -> Put {
     Put {
-        key: own(&request.key),
-        value: own(&request.value),
+        // Both share the connection's buffer; the store copies what it keeps.
+        key: request.key,
+        value: request.value,
         lease: LeaseId(request.lease),
         prev_kv: request.prev_kv,
         ignore_value: request.ignore_value,
         ignore_lease: request.ignore_lease,
     }
-}
-
-/// Exactly these bytes in memory of their own. What is decoded shares the connection's buffer; a store that kept a
-/// slice of that would keep the whole buffer.
-fn own(bytes: &[u8]) -> Bytes {
-    Bytes::copy_from_slice(bytes)
 }
 
 pub(super) fn delete(request: pb::DeleteRangeRequest) -> Delete {
