@@ -1,5 +1,23 @@
-//! Service 1, **not here yet**: sharded Redis behind server-side proxies.
+//! Redis clusters on a pool of hosts: slots that move while clients write.
 //!
-//! It will hold the RESP proxy, slots and their migration, the supervisor of redis-server processes and the
-//! coordinators that keep them in agreement by epochs. It will know hosts and placement; it may not know the other
-//! services. Until then this crate is empty on purpose: nothing depends on it, and the command line has no word for it.
+//! A *proxy* on every host speaks the Redis Cluster protocol and fronts the *nodes* (redis-server processes) of its host.
+//! The *broker* changes the metadata, in guarded transactions; *coordinators*, any number of them, push it to the
+//! proxies, watch over them and complete what was begun. Everything a proxy knows it was told with an epoch.
+//!
+//! This crate knows Redis, slots and the keys of its documents; it may not know the other services, how the process was
+//! configured, or what is printed where.
+//!
+//! Read first: [`nmctl`] (what a proxy is told), [`keys`] (what is true), [`data::proxy`] (how a command travels).
+
+pub mod address;
+pub mod agent;
+pub mod broker;
+pub mod coordinator;
+pub mod data;
+pub mod keys;
+pub mod nmctl;
+pub mod slots;
+
+pub use address::Address;
+pub use keys::ClusterName;
+pub use slots::{Slot, SlotRange};

@@ -1,0 +1,1 @@
+//! Coordinators: read the metadata, push it to the proxies, ping them, report failures, complete what was begun.

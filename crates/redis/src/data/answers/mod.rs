@@ -1,0 +1,1 @@
+//! What does the proxy answer by itself? Pure functions from what it knows to a reply.

@@ -1,0 +1,1 @@
+//! How does a range of slots move to another proxy?

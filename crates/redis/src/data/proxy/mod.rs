@@ -1,0 +1,1 @@
+//! How does a command travel? Workers, client sessions, connections to nodes.

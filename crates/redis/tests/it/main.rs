@@ -1,0 +1,1 @@
+//! Tests through the public interface, with real redis-server processes.
