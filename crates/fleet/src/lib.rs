@@ -1,5 +1,8 @@
-//! Service 4, **not here yet**: rolling updates of a fleet of hosts.
+//! Service 4: updates of a fleet of hosts, one safe step at a time.
 //!
-//! It will hold releases, the elected updater that drains and updates one host after the other, and the worker that
-//! carries the steps out. What it asks of the other services it asks through drains, without knowing them. Until then
-//! this crate is empty on purpose: nothing depends on it, and the command line has no word for it.
+//! It knows nothing about the other services: what it asks of them it asks through drains.
+//!
+//! Read first: [`release::Manifest`] (what a release is), [`run::Runner`] (who carries a step out on a host).
+
+pub mod release;
+pub mod run;

@@ -1,0 +1,131 @@
+//! What the worker asks of its host, and what the host answers.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use crate::release::{ArtifactName, Manifest, StepName, StepNumber, Tag, Version};
+
+/// Which request of the fleet a step belongs to: the same step of a later request is other work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Generation(pub u64);
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// What the operator allows this update to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Permission {
+    /// To a newer version, or to the one that is installed.
+    Upgrade,
+    /// Back to the one version that the host keeps for this, and to no other.
+    RollBack,
+}
+
+/// One step of one update on this host.
+#[derive(Clone, Debug)]
+pub struct StepWork {
+    /// Which request it belongs to.
+    pub generation: Generation,
+    /// The release, as [`Runner::release`] returned it.
+    pub manifest: Arc<Manifest>,
+    /// Which step.
+    pub step: StepNumber,
+    /// What the operator allows.
+    pub permission: Permission,
+}
+
+/// What is verifiably installed: read back from the host, not remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Installed {
+    /// Debian packages.
+    pub packages: BTreeMap<ArtifactName, Version>,
+    /// Container images.
+    pub images: BTreeMap<ArtifactName, Tag>,
+}
+
+/// A step is done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepOutcome {
+    /// What this step installed and verified afterwards. Only this may be recorded in the metadata.
+    pub installed: Installed,
+}
+
+/// Why a step is not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StepError {
+    /// The stop was obeyed. Running the same work again goes on where it was interrupted.
+    #[error("step {step} was stopped{}", after.as_ref().map(|what| format!(" after {what}")).unwrap_or_default())]
+    Stopped {
+        /// Which step.
+        step: StepName,
+        /// What was finished first, because half of it would be worse.
+        after: Option<String>,
+    },
+    /// The release may not be installed on this host. Nothing was changed.
+    #[error("{0}")]
+    Refused(String),
+    /// An artifact or the manifest could not be fetched. Nothing was changed.
+    #[error("{0}")]
+    Unavailable(String),
+    /// An action failed.
+    #[error("step {step} failed: {what}")]
+    Failed {
+        /// Which step.
+        step: StepName,
+        /// What failed and what it printed last.
+        what: String,
+    },
+    /// The actions took too long and were ended.
+    #[error("step {step} was not done after {timeout:?}: {what}")]
+    TimedOut {
+        /// Which step.
+        step: StepName,
+        /// How long it was allowed to take.
+        timeout: Duration,
+        /// What it was doing.
+        what: String,
+    },
+    /// The actions are done and the host did not become healthy.
+    #[error("step {step} is done and the host is not healthy after {deadline:?}: {what}")]
+    Unhealthy {
+        /// Which step.
+        step: StepName,
+        /// How long was waited.
+        deadline: Duration,
+        /// What the probe said last.
+        what: String,
+    },
+    /// The host itself does not work: its disk, its journal, its package database.
+    #[error("this host cannot work: {0}")]
+    Host(String),
+}
+
+/// A host that carries steps out.
+///
+/// Every method may be called again after a crash of the caller: what was done is not done twice.
+#[async_trait]
+pub trait Runner: Send + Sync {
+    /// The release that the host has: the one whose last step it finished last.
+    async fn current(&self) -> Result<Option<Version>, StepError>;
+
+    /// Fetches a release's manifest and checks it against this host's trust. Nothing is installed.
+    async fn release(&self, version: &Version, permission: Permission) -> Result<Arc<Manifest>, StepError>;
+
+    /// Does one step's work on this host and waits for its health gate; [`crate::release::Probe::Services`] is left to
+    /// the caller. Returns after a stop as soon as the safe point allows.
+    async fn run(&self, work: &StepWork, stop: &CancellationToken) -> Result<StepOutcome, StepError>;
+
+    /// What of a release is verifiably installed, whoever installed it.
+    async fn installed(&self, manifest: &Manifest) -> Result<Installed, StepError>;
+}

@@ -1,0 +1,5 @@
+//! Fleet, through its public behaviour.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation is how a test reports")]
+
+mod release;

@@ -1,0 +1,4 @@
+//! Manifests: what is read, what is refused.
+
+mod manifest;
+mod version;
