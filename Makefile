@@ -67,9 +67,9 @@ else
 endif
 
 docs: build ## Write again what the binary prints: docs/metadata.md and the man pages
-	$(CAPSTAN) docs metadata > $(TARGET)/metadata.md
+	$(CAPSTAN) reference metadata > $(TARGET)/metadata.md
 	mv $(TARGET)/metadata.md docs/metadata.md
-	$(CAPSTAN) docs man $(TARGET)/man
+	$(CAPSTAN) reference man $(TARGET)/man
 
 clean: ## Remove what was built
 	cargo clean

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, config, controller, docs, host, hosts, log, meta, plan, status, up,
+    bench, completions, config, controller, host, hosts, log, meta, plan, reference, status, up,
 };
 use crate::exit::Exit;
 use crate::logging::LogFormat;
@@ -95,7 +95,7 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
     /// Print reference pages
     #[command(subcommand)]
-    Docs(docs::DocsCommand),
+    Reference(reference::ReferenceCommand),
     /// Print a completion script for a shell
     Completions(completions::CompletionsArgs),
     /// Print the version

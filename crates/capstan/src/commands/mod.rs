@@ -4,12 +4,12 @@ pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod controller;
-pub(crate) mod docs;
 pub(crate) mod host;
 pub(crate) mod hosts;
 pub(crate) mod log;
 pub(crate) mod meta;
 pub(crate) mod plan;
+pub(crate) mod reference;
 mod remote;
 pub(crate) mod status;
 pub(crate) mod up;
@@ -37,7 +37,7 @@ pub(crate) async fn run(command: Command, context: &mut Context) -> Result<Exit>
         Command::Log(args) => log::run(args, context.out.writer()).map(|()| Exit::Done),
         Command::Config(command) => config::run(command, context),
         Command::Bench(args) => bench::run(args, context).await,
-        Command::Docs(command) => docs::run(command, context),
+        Command::Reference(command) => reference::run(command, context),
         Command::Completions(args) => completions::run(args, context),
         Command::Version => version::run(context),
     }

@@ -27,7 +27,7 @@ const COMMANDS: &[&[&str]] = &[
     &["plan", "slots"],
     &["config"],
     &["bench"],
-    &["docs"],
+    &["reference"],
     &["completions"],
 ];
 

@@ -5,11 +5,11 @@
 mod bench;
 mod binary;
 mod config;
-mod docs;
 mod etcd;
 mod exits;
 mod golden;
 mod help;
 mod meta;
+mod reference;
 mod tls;
 mod up;

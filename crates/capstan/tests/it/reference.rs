@@ -6,7 +6,7 @@ use crate::binary::capstan;
 use crate::golden::{repository, same_as};
 
 fn printed(page: &str) -> String {
-    capstan(".".as_ref(), &["docs", page]).ok()
+    capstan(".".as_ref(), &["reference", page]).ok()
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn the_manual_has_the_current_tables() {
 #[test]
 fn there_is_a_manual_page_for_every_command() {
     let dir = TempDir::new("man").unwrap();
-    capstan(dir.path(), &["docs", "man", "."]).ok();
+    capstan(dir.path(), &["reference", "man", "."]).ok();
     for page in ["capstan.1", "capstan-up.1", "capstan-meta-watch.1", "capstan-hosts-drain.1"] {
         let text = std::fs::read_to_string(dir.join(page)).unwrap();
         assert!(text.contains(".SH SYNOPSIS"), "{page}");

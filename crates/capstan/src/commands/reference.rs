@@ -1,4 +1,4 @@
-//! `capstan docs`: the pages that are printed from the code, so that they cannot say something else than it does.
+//! `capstan reference`: the pages that are printed from the code, so that they cannot say something else than it does.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::output::{Format, say};
 
 #[derive(Debug, clap::Subcommand)]
-pub(crate) enum DocsCommand {
+pub(crate) enum ReferenceCommand {
     /// Print docs/metadata.md: every key, its record, who writes it and how long it lives
     Metadata,
     /// Print the reference of all settings, as it stands in docs/operate.md
@@ -29,15 +29,15 @@ pub(crate) enum DocsCommand {
     },
 }
 
-pub(crate) fn run(command: DocsCommand, context: &mut Context) -> Result<Exit> {
+pub(crate) fn run(command: ReferenceCommand, context: &mut Context) -> Result<Exit> {
     match command {
-        DocsCommand::Metadata => match context.out.format {
+        ReferenceCommand::Metadata => match context.out.format {
             Format::Table => context.out.bytes(metadata().as_bytes())?,
             Format::Json => context.out.json(&CATALOGUES.concat())?,
         },
-        DocsCommand::Settings => context.out.bytes(settings().as_bytes())?,
-        DocsCommand::ExitCodes => context.out.bytes(exit_codes().as_bytes())?,
-        DocsCommand::Man { dir } => {
+        ReferenceCommand::Settings => context.out.bytes(settings().as_bytes())?,
+        ReferenceCommand::ExitCodes => context.out.bytes(exit_codes().as_bytes())?,
+        ReferenceCommand::Man { dir } => {
             std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
             clap_mangen::generate_to(Cli::command(), &dir)
                 .with_context(|| format!("cannot write manual pages to {}", dir.display()))?;
@@ -54,7 +54,7 @@ pub(crate) fn run(command: DocsCommand, context: &mut Context) -> Result<Exit> {
 /// The page of all keys.
 fn metadata() -> String {
     let mut page = String::from(
-        "# Metadata\n\nEvery key that Capstan writes, printed from the declarations in the `keys.rs` files by `capstan docs \
+        "# Metadata\n\nEvery key that Capstan writes, printed from the declarations in the `keys.rs` files by `capstan reference \
          metadata`; do not edit.\nThe tree is the contract: all of it can be read with `etcdctl get / --prefix` or `capstan \
          meta tree`. With `meta.prefix` set, every key\nbegins with that prefix.\n\n",
     );
