@@ -113,18 +113,25 @@ pub enum StepError {
 
 /// A host that carries steps out.
 ///
-/// Every method may be called again after a crash of the caller: what was done is not done twice.
+/// Every method may be called again after a crash of the caller: what was done is not done twice. The order of an
+/// update is `release`, `stage`, `run` for each step that this host takes part in, `finish`.
 #[async_trait]
 pub trait Runner: Send + Sync {
-    /// The release that the host has: the one whose last step it finished last.
+    /// The release that the host has: the one that it finished last.
     async fn current(&self) -> Result<Option<Version>, StepError>;
 
     /// Fetches a release's manifest and checks it against this host's trust. Nothing is installed.
     async fn release(&self, version: &Version, permission: Permission) -> Result<Arc<Manifest>, StepError>;
 
+    /// Fetches and verifies every artifact of a release, so that a bad one is found before anything is changed.
+    async fn stage(&self, manifest: &Manifest, stop: &CancellationToken) -> Result<(), StepError>;
+
     /// Does one step's work on this host and waits for its health gate; [`crate::release::Probe::Services`] is left to
     /// the caller. Returns after a stop as soon as the safe point allows.
     async fn run(&self, work: &StepWork, stop: &CancellationToken) -> Result<StepOutcome, StepError>;
+
+    /// All steps are done: the release is now the host's current one, and the one before is kept for a rollback.
+    async fn finish(&self, generation: Generation, manifest: &Manifest) -> Result<(), StepError>;
 
     /// What of a release is verifiably installed, whoever installed it.
     async fn installed(&self, manifest: &Manifest) -> Result<Installed, StepError>;
