@@ -1,1 +1,20 @@
 //! RESP2 and RESP3: finding the end of a frame, reading its parts, writing replies.
+//!
+//! Nothing here builds a tree of values. A request is the positions of its arguments in the buffer that it came in
+//! ([`RequestParser`]); a reply is where it ends ([`ReplyScanner`]) and, where somebody has to look inside, a borrowed
+//! view of one level ([`View`]).
+
+mod inline;
+mod number;
+mod reply;
+mod request;
+#[cfg(test)]
+mod tests;
+mod view;
+mod write;
+
+pub use number::decimal;
+pub use reply::{BadReply, Form, ReplyScanner};
+pub use request::{Arguments, Limits, Parsed, ProtocolError, RequestParser, Span, Trust};
+pub use view::{Children, View};
+pub use write::{Protocol, Writer, write_request};
