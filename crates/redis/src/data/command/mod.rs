@@ -1,1 +1,267 @@
 //! What is known of each command: where its keys are, whether it writes, what a cluster does with it.
+//!
+//! [`find`] leads from a request to its [`Command`]; [`Handling`] says what is to be done with it.
+
+mod flags;
+mod handling;
+mod keyspec;
+mod objection;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use handling::{Handling, Merge, Timeout};
+pub use keyspec::{InvalidKeys, KeyPosition, KeyPositions, KeySpec};
+pub use objection::{Objection, find};
+pub use table::{commands, lookup};
+
+use crate::data::resp::{Request, Writer};
+use bytes::BufMut;
+use flags::{
+    ACCESS_WORDS, CATEGORY_WORDS, FLAG_WORDS, NO_AUTH, NO_MULTI, READONLY, SCRIPTING, WRITE, categories,
+    words,
+};
+use keyspec::{Begin, Find};
+
+/// A command of Redis, or a subcommand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command {
+    name: &'static str,
+    arity: i8,
+    flags: u32,
+    categories: u32,
+    keys: &'static [KeySpec],
+    tips: &'static [&'static str],
+    handling: Handling,
+    subcommands: &'static [Command],
+    newer: bool,
+}
+
+impl Command {
+    /// Its name, small letters: `get`, or `object|encoding`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// How it is served.
+    #[must_use]
+    #[inline]
+    pub fn handling(&self) -> Handling {
+        self.handling
+    }
+
+    /// The argument that is its only key, whatever the other arguments: true for most commands.
+    #[must_use]
+    #[inline]
+    pub fn only_key(&self) -> Option<usize> {
+        match self.keys {
+            [KeySpec { begin: Begin::Index(index), find: Find::Range { last: 0, .. }, .. }] => {
+                Some(*index as usize)
+            }
+            _ => None,
+        }
+    }
+
+    /// Its keys, and channels that are routed like keys.
+    pub fn keys(&self, request: Request<'_>) -> Result<KeyPositions, InvalidKeys> {
+        keyspec::positions(self.keys, request)
+    }
+
+    /// Whether it may change the keys that it names. Scripts may, unless they say that they do not.
+    #[must_use]
+    #[inline]
+    pub fn writes(&self) -> bool {
+        self.flags & WRITE != 0 || (self.categories & SCRIPTING != 0 && self.flags & READONLY == 0)
+    }
+
+    /// Whether it only reads, so that a replica may serve it.
+    #[must_use]
+    #[inline]
+    pub fn reads_only(&self) -> bool {
+        self.flags & READONLY != 0
+    }
+
+    /// Whether a client may send it before it authenticates.
+    #[must_use]
+    pub fn before_auth(&self) -> bool {
+        self.flags & NO_AUTH != 0
+    }
+
+    /// Whether it may not stand in a transaction.
+    #[must_use]
+    pub fn outside_transactions(&self) -> bool {
+        self.flags & NO_MULTI != 0
+    }
+
+    /// Whether a client that has subscribed may send it in RESP2.
+    #[must_use]
+    pub fn while_subscribed(&self) -> bool {
+        let subscribing = self.handling == Handling::PubSub && self.name.ends_with("subscribe");
+        subscribing || matches!(self.name, "ping" | "quit" | "reset")
+    }
+
+    /// Whether it came after Redis 7.0.
+    #[must_use]
+    pub fn is_newer(&self) -> bool {
+        self.newer
+    }
+
+    /// Whether this request may wait in the node.
+    #[must_use]
+    pub fn blocks(&self, request: Request<'_>) -> bool {
+        match self.handling {
+            Handling::Blocking(Timeout::Last | Timeout::First) => true,
+            Handling::Blocking(Timeout::Option) => {
+                let is =
+                    |index: usize, word: &str| request.argument(index).eq_ignore_ascii_case(word.as_bytes());
+                let options = (1..request.len()).take_while(|index| !is(*index, "STREAMS"));
+                options.into_iter().any(|index| is(index, "BLOCK"))
+            }
+            Handling::Key
+            | Handling::Split(_)
+            | Handling::AllNodes(_)
+            | Handling::AnyNode
+            | Handling::Wait
+            | Handling::PubSub
+            | Handling::Transaction
+            | Handling::Local
+            | Handling::Admin
+            | Handling::Refused(_)
+            | Handling::Forbidden => false,
+        }
+    }
+
+    /// Its subcommands.
+    #[must_use]
+    pub fn subcommands(&self) -> &'static [Command] {
+        self.subcommands
+    }
+
+    /// A subcommand, by the word after the command.
+    #[must_use]
+    pub fn subcommand(&self, word: &[u8]) -> Option<&'static Command> {
+        let prefix = self.name.len() + 1;
+        self.subcommands.iter().find(|sub| sub.name.as_bytes()[prefix..].eq_ignore_ascii_case(word))
+    }
+
+    /// Its keys may be missing altogether, as those of a script may.
+    #[must_use]
+    pub fn keys_are_optional(&self) -> bool {
+        self.flags & flags::NO_MANDATORY_KEYS != 0
+    }
+
+    /// Whether any key or channel stands in it.
+    #[must_use]
+    pub fn has_keys(&self) -> bool {
+        self.keys.iter().any(|spec| spec.access & flags::NOT_KEY == 0)
+    }
+
+    /// Whether it is in a category of ACLs, such as `read` or `dangerous`.
+    #[must_use]
+    pub fn is_in_category(&self, category: &[u8]) -> bool {
+        let categories = categories(self.flags, self.categories);
+        words(CATEGORY_WORDS, categories).any(|word| word.as_bytes()[1..].eq_ignore_ascii_case(category))
+    }
+
+    /// Writes it as `COMMAND` does.
+    pub fn describe<B: BufMut>(&self, out: &mut Writer<'_, B>) {
+        out.array(10);
+        out.bulk(self.name);
+        out.integer(i64::from(self.arity));
+        let set = |out: &mut Writer<'_, B>, of, bits| {
+            let words = words(of, bits);
+            out.set(words.clone().count());
+            words.for_each(|word| out.simple(word));
+        };
+        set(out, FLAG_WORDS, self.flags);
+        let (first, last, step) = self.key_range();
+        [first, last, step].into_iter().for_each(|number| out.integer(i64::from(number)));
+        set(out, CATEGORY_WORDS, categories(self.flags, self.categories));
+        out.array(self.tips.len());
+        self.tips.iter().for_each(|tip| out.bulk(tip));
+        out.array(self.keys.len());
+        self.keys.iter().for_each(|spec| spec.describe(out));
+        out.array(self.subcommands.len());
+        self.subcommands.iter().for_each(|sub| sub.describe(out));
+    }
+
+    /// First key, last key and step, for clients that know no more than that.
+    fn key_range(&self) -> (i32, i32, i32) {
+        let simple = |spec: &KeySpec| match (spec.begin, spec.find) {
+            (Begin::Index(index), Find::Range { last, step, .. }) => {
+                Some((index, if last < 0 { last } else { index + last }, step))
+            }
+            _ => None,
+        };
+        if let [only] = self.keys {
+            return simple(only).unwrap_or_default();
+        }
+        let ranges = self.keys.iter().filter_map(simple).filter(|(_, _, step)| *step == 1);
+        // Negative is counted from the end, and so behind everything that is counted from the beginning.
+        let joined = ranges.reduce(|(first, last, step), (index, other, _)| {
+            (first.min(index), if last < 0 || (other >= 0 && other < last) { last } else { other }, step)
+        });
+        joined.unwrap_or_default()
+    }
+}
+
+impl KeySpec {
+    /// Writes it as `COMMAND` does.
+    fn describe<B: BufMut>(&self, out: &mut Writer<'_, B>) {
+        out.map(3);
+        out.bulk("flags");
+        let access = words(ACCESS_WORDS, self.access);
+        out.set(access.clone().count());
+        access.for_each(|word| out.simple(word));
+        out.bulk("begin_search");
+        self.describe_begin(out);
+        out.bulk("find_keys");
+        self.describe_find(out);
+    }
+
+    fn describe_begin<B: BufMut>(&self, out: &mut Writer<'_, B>) {
+        match self.begin {
+            Begin::Index(index) => describe_step(out, "index", &[("index", Fact::Number(index))]),
+            Begin::Keyword(word, from) => {
+                let facts = [("keyword", Fact::Word(word)), ("startfrom", Fact::Number(from))];
+                describe_step(out, "keyword", &facts);
+            }
+            Begin::SortPatterns | Begin::SortStore => describe_step(out, "unknown", &[]),
+        }
+    }
+
+    fn describe_find<B: BufMut>(&self, out: &mut Writer<'_, B>) {
+        match self.find {
+            Find::Range { last, step, limit } => {
+                let facts = [("lastkey", last), ("keystep", step), ("limit", limit)];
+                describe_step(out, "range", &facts.map(|(name, number)| (name, Fact::Number(number))));
+            }
+            Find::Counted => {
+                let facts = [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)];
+                describe_step(out, "keynum", &facts.map(|(name, number)| (name, Fact::Number(number))));
+            }
+            Find::Unknown => describe_step(out, "unknown", &[]),
+        }
+    }
+}
+
+enum Fact {
+    Word(&'static str),
+    Number(i32),
+}
+
+fn describe_step<B: BufMut>(out: &mut Writer<'_, B>, kind: &str, facts: &[(&str, Fact)]) {
+    out.map(2);
+    out.bulk("type");
+    out.bulk(kind);
+    out.bulk("spec");
+    out.map(facts.len());
+    for (name, fact) in facts {
+        out.bulk(name);
+        match fact {
+            Fact::Word(word) => out.bulk(word),
+            Fact::Number(number) => out.integer(i64::from(*number)),
+        }
+    }
+}

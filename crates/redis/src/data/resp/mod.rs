@@ -15,6 +15,6 @@ mod write;
 
 pub use number::decimal;
 pub use reply::{BadReply, Form, ReplyScanner};
-pub use request::{Arguments, Limits, Parsed, ProtocolError, RequestParser, Span, Trust};
+pub use request::{Arguments, Limits, Parsed, ProtocolError, Request, RequestParser, Span, Trust};
 pub use view::{Children, View};
 pub use write::{Protocol, Writer, write_request};

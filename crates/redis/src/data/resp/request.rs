@@ -44,6 +44,46 @@ impl Span {
 /// The arguments of a request, its command first.
 pub type Arguments = SmallVec<[Span; FEW_ARGUMENTS]>;
 
+/// A complete request: its bytes, and where in them its arguments are.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    bytes: &'a [u8],
+    arguments: &'a [Span],
+}
+
+impl<'a> Request<'a> {
+    /// The request that begins with the first of these bytes.
+    #[must_use]
+    #[inline]
+    pub fn new(bytes: &'a [u8], arguments: &'a [Span]) -> Request<'a> {
+        Request { bytes, arguments }
+    }
+
+    /// How many arguments it has, the command included.
+    #[must_use]
+    #[inline]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a request without a command is skipped, never looked at"
+    )]
+    pub fn len(&self) -> usize {
+        self.arguments.len()
+    }
+
+    /// An argument; the command is number 0. Empty if there is none, as no command means that by an empty word.
+    #[must_use]
+    #[inline]
+    pub fn argument(&self, index: usize) -> &'a [u8] {
+        self.arguments.get(index).map_or(&[], |span| span.of(self.bytes))
+    }
+
+    /// The arguments from the `index`-th on.
+    pub fn from(&self, index: usize) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+        let bytes = self.bytes;
+        self.arguments.iter().skip(index).map(move |span| span.of(bytes))
+    }
+}
+
 /// Whether the client has said who it is, where it has to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {

@@ -1,0 +1,205 @@
+//! Where are the keys of a command?
+
+use smallvec::SmallVec;
+
+use super::flags::{ACCESS_WORDS, INCOMPLETE, NOT_KEY, words};
+use crate::data::resp::{Request, decimal};
+
+/// Keys that need no allocation.
+const FEW_KEYS: usize = 4;
+
+/// Where some of the keys of a command are, and what happens to them there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeySpec {
+    pub(super) begin: Begin,
+    pub(super) find: Find,
+    pub(super) access: u32,
+}
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begin {
+    /// At this argument.
+    Index(i32),
+    /// After this word, looked for from this argument on (negative: from the end, backwards).
+    Keyword(&'static str, i32),
+    /// The pattern options of `SORT`: their keys are known only to those who know the data.
+    SortPatterns,
+    /// After the last `STORE` option of `SORT`.
+    SortStore,
+}
+
+/// Which arguments from there on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Find {
+    /// Up to `last` (counted from the beginning; negative: from the end of the arguments), every `step`. `limit` 2:
+    /// only the first half of what is left.
+    Range { last: i32, step: i32, limit: i32 },
+    /// A number, and so many keys after it.
+    Counted,
+    /// Cannot be said.
+    Unknown,
+}
+
+/// One key, at that argument.
+pub(super) const fn at(index: i32, access: u32) -> KeySpec {
+    range(index, 0, 1, access)
+}
+
+/// Keys from that argument to another one.
+pub(super) const fn range(index: i32, last: i32, step: i32, access: u32) -> KeySpec {
+    KeySpec { begin: Begin::Index(index), find: Find::Range { last, step, limit: 0 }, access }
+}
+
+/// A number of keys at that argument, and the keys.
+pub(super) const fn counted(index: i32, access: u32) -> KeySpec {
+    KeySpec { begin: Begin::Index(index), find: Find::Counted, access }
+}
+
+/// The first half of what follows `STREAMS`.
+pub(super) const fn streams(from: i32, access: u32) -> KeySpec {
+    let find = Find::Range { last: -1, step: 1, limit: 2 };
+    KeySpec { begin: Begin::Keyword("STREAMS", from), find, access }
+}
+
+/// One key after a word.
+pub(super) const fn after(word: &'static str, from: i32, access: u32) -> KeySpec {
+    let find = Find::Range { last: 0, step: 1, limit: 0 };
+    KeySpec { begin: Begin::Keyword(word, from), find, access }
+}
+
+/// Everything after a word.
+pub(super) const fn rest_after(word: &'static str, from: i32, access: u32) -> KeySpec {
+    let find = Find::Range { last: -1, step: 1, limit: 0 };
+    KeySpec { begin: Begin::Keyword(word, from), find, access }
+}
+
+pub(super) const fn sort_patterns(access: u32) -> KeySpec {
+    KeySpec { begin: Begin::SortPatterns, find: Find::Unknown, access }
+}
+
+pub(super) const fn sort_store(access: u32) -> KeySpec {
+    KeySpec { begin: Begin::SortStore, find: Find::Unknown, access }
+}
+
+/// A key among the arguments of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPosition {
+    index: u32,
+    access: u32,
+}
+
+impl KeyPosition {
+    /// Which argument.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+
+    /// Whether it is a key, and not a channel that is only routed like one.
+    #[must_use]
+    pub fn is_key(self) -> bool {
+        self.access & NOT_KEY == 0
+    }
+
+    /// What the command does with it, in Redis's words.
+    pub fn access(self) -> impl Iterator<Item = &'static str> + Clone {
+        words(ACCESS_WORDS, self.access)
+    }
+}
+
+/// The keys of a request, in the order of the table.
+pub type KeyPositions = SmallVec<[KeyPosition; FEW_KEYS]>;
+
+/// The arguments that say where the keys are make no sense. The node will say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("ERR Invalid arguments specified for command")]
+pub struct InvalidKeys;
+
+/// The keys of a request, in as many places as its command has them.
+pub(super) fn positions(specs: &[KeySpec], request: Request<'_>) -> Result<KeyPositions, InvalidKeys> {
+    let mut found = KeyPositions::new();
+    for spec in specs {
+        let first_of_spec = found.len();
+        spec.collect(request, &mut found)?;
+        // `MIGRATE ... "" ... KEYS a b`: the keys stand at the end, and an empty word where one key would stand.
+        if spec.access & INCOMPLETE != 0 && found.len() > first_of_spec {
+            if found.iter().take(first_of_spec).any(|key| !request.argument(key.index()).is_empty()) {
+                return Err(InvalidKeys);
+            }
+            found.drain(..first_of_spec);
+        }
+    }
+    Ok(found)
+}
+
+impl KeySpec {
+    fn collect(&self, request: Request<'_>, found: &mut KeyPositions) -> Result<(), InvalidKeys> {
+        let Some(first) = self.first(request) else { return Ok(()) };
+        let count = request.len();
+        let (first, last, step) = match self.find {
+            Find::Unknown => (first, first, 1),
+            Find::Counted => {
+                let keys = decimal(request.argument(first)).ok_or(InvalidKeys)?;
+                let keys = usize::try_from(keys).map_err(|_| InvalidKeys)?;
+                let last = first.checked_add(keys).filter(|last| *last < count).ok_or(InvalidKeys)?;
+                (first + 1, last, 1)
+            }
+            Find::Range { last, step, limit } => {
+                let last = match limit {
+                    _ if last >= 0 => first as i64 + i64::from(last),
+                    0 => count as i64 + i64::from(last),
+                    limit => {
+                        first as i64 + (count.saturating_sub(first) / limit as usize) as i64 + i64::from(last)
+                    }
+                };
+                (first, usize::try_from(last).unwrap_or(0), step as usize)
+            }
+        };
+        for index in (first..=last.min(count.saturating_sub(1))).step_by(step) {
+            found.push(KeyPosition { index: index as u32, access: self.access });
+        }
+        Ok(())
+    }
+
+    /// The argument where the search begins, if it is there.
+    fn first(&self, request: Request<'_>) -> Option<usize> {
+        match self.begin {
+            Begin::Index(index) => usize::try_from(index).ok(),
+            Begin::Keyword(word, from) => {
+                let says = |index: &usize| request.argument(*index).eq_ignore_ascii_case(word.as_bytes());
+                let found = match usize::try_from(from) {
+                    Ok(from) => (from..request.len().saturating_sub(1)).find(says),
+                    Err(_) => {
+                        let from = request.len().checked_sub(from.unsigned_abs() as usize)?;
+                        (2..=from).rev().find(says)
+                    }
+                };
+                found.map(|index| index + 1)
+            }
+            Begin::SortPatterns => None,
+            Begin::SortStore => sort_stores_to(request),
+        }
+    }
+}
+
+/// The destination of `SORT`: the last `STORE` counts, and words that are values of other options do not.
+fn sort_stores_to(request: Request<'_>) -> Option<usize> {
+    let mut found = None;
+    let mut index = 2;
+    while index < request.len() {
+        let word = request.argument(index);
+        let is = |option: &str| word.eq_ignore_ascii_case(option.as_bytes());
+        index += if is("LIMIT") {
+            3
+        } else if is("GET") || is("BY") {
+            2
+        } else if is("STORE") && index + 1 < request.len() {
+            found = Some(index + 1);
+            2
+        } else {
+            1
+        };
+    }
+    found
+}

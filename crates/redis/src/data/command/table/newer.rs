@@ -1,0 +1,19 @@
+//! Commands that came after Redis 7.0. They are sent to the node, which knows them or says that it does not. And the one that is ours.
+
+use super::row::*;
+
+pub(super) const TABLE: &[Command] = &[
+    cmd("hexpire", -6, WRITE | DENYOOM | FAST, HASH, &[at(1, RW | UPDATE)]).newer(),
+    cmd("hexpireat", -6, WRITE | DENYOOM | FAST, HASH, &[at(1, RW | UPDATE)]).newer(),
+    cmd("hexpiretime", -5, READONLY | FAST, HASH, &[at(1, RO | ACCESS)]).newer(),
+    cmd("hgetdel", -5, WRITE | FAST, HASH, &[at(1, RW | ACCESS | DELETE)]).newer(),
+    cmd("hgetex", -5, WRITE | FAST, HASH, &[at(1, RW | ACCESS | UPDATE)]).newer(),
+    cmd("hpersist", -5, WRITE | FAST, HASH, &[at(1, RW | UPDATE)]).newer(),
+    cmd("hpexpire", -6, WRITE | DENYOOM | FAST, HASH, &[at(1, RW | UPDATE)]).newer(),
+    cmd("hpexpireat", -6, WRITE | DENYOOM | FAST, HASH, &[at(1, RW | UPDATE)]).newer(),
+    cmd("hpexpiretime", -5, READONLY | FAST, HASH, &[at(1, RO | ACCESS)]).newer(),
+    cmd("hpttl", -5, READONLY | FAST, HASH, &[at(1, RO | ACCESS)]).newer(),
+    cmd("hsetex", -6, WRITE | DENYOOM | FAST, HASH, &[at(1, RW | UPDATE)]).newer(),
+    cmd("httl", -5, READONLY | FAST, HASH, &[at(1, RO | ACCESS)]).newer(),
+    cmd("nmctl", -2, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI, NONE, &[]).handled(Admin).newer(),
+];
