@@ -1,6 +1,7 @@
 //! Is a node ready to serve? What the agent knows, for the proxy in the same process.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -16,8 +17,8 @@ pub struct NodeAuth {
     pub password: Arc<str>,
 }
 
-impl std::fmt::Debug for NodeAuth {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for NodeAuth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("NodeAuth(..)")
     }
 }
@@ -29,7 +30,7 @@ pub enum NodeState {
     Ready {
         /// How to authenticate.
         auth: Option<NodeAuth>,
-        /// Whose data it holds; `None` for an external node, of which nobody knows.
+        /// Whose data it holds; `None` for a free node, and for an external one of which nobody knows.
         owner: Option<(ClusterName, Incarnation)>,
     },
     /// It cannot be used now.
@@ -39,10 +40,79 @@ pub enum NodeState {
     },
 }
 
+/// What became of a node, for coordinators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It serves.
+    Ready,
+    /// It is being started, loaded or emptied.
+    Starting,
+    /// No process answers.
+    Down,
+    /// It was a primary with keys and came back without: its data is gone from here.
+    Lost,
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Health::Ready => "ready",
+            Health::Starting => "starting",
+            Health::Down => "down",
+            Health::Lost => "lost",
+        })
+    }
+}
+
+/// What the agent last saw of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeReport {
+    /// Whether the proxy may use it.
+    pub state: NodeState,
+    /// In a word.
+    pub health: Health,
+    /// Its primary, if it follows one.
+    pub replica_of: Option<Address>,
+    /// Whether a replica hears its primary.
+    pub linked: bool,
+    /// How much of the stream of writes it has.
+    pub offset: u64,
+    /// The server's own name for this life of it.
+    pub run_id: String,
+    /// Keys in it.
+    pub keys: u64,
+    /// Bytes that its data takes.
+    pub used_memory: u64,
+    /// Starts since the agent began.
+    pub starts: u64,
+}
+
+impl fmt::Display for NodeReport {
+    /// One line of facts, as `NMCTL INFO` shows it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NodeReport { health, linked, offset, run_id, keys, used_memory, starts, .. } = self;
+        write!(f, "health={health} role=")?;
+        match &self.replica_of {
+            Some(primary) => write!(f, "replica of={primary} linked={linked}")?,
+            None => f.write_str("primary")?,
+        }
+        write!(f, " offset={offset} run_id={run_id} keys={keys} used_memory={used_memory} starts={starts}")?;
+        match &self.state {
+            NodeState::Ready { owner: Some((name, incarnation)), .. } => {
+                write!(f, " owner={name}/{incarnation}")
+            }
+            NodeState::Ready { owner: None, .. } => Ok(()),
+            NodeState::NotReady { why } => write!(f, " why={why:?}"),
+        }
+    }
+}
+
+type Reports = BTreeMap<Address, NodeReport>;
+
 /// The nodes of this host, as the agent last saw them. Clones are the same; a snapshot is swapped in whole.
 #[derive(Clone, Debug)]
 pub struct Nodes {
-    snapshot: Arc<ArcSwap<HashMap<Address, NodeState>>>,
+    snapshot: Arc<ArcSwap<Reports>>,
     unknown: NodeState,
 }
 
@@ -60,24 +130,31 @@ impl Nodes {
     }
 
     fn with_unknown(unknown: NodeState) -> Nodes {
-        Nodes { snapshot: Arc::new(ArcSwap::from_pointee(HashMap::new())), unknown }
+        Nodes { snapshot: Arc::default(), unknown }
     }
 
     /// What is known of a node.
     #[must_use]
     pub fn state(&self, node: &Address) -> NodeState {
-        self.snapshot.load().get(node).unwrap_or(&self.unknown).clone()
+        self.snapshot.load().get(node).map_or(&self.unknown, |report| &report.state).clone()
     }
 
-    /// Everything that the agent knows.
+    /// Everything that the agent knows; empty without an agent.
     #[must_use]
-    pub fn all(&self) -> Arc<HashMap<Address, NodeState>> {
+    pub fn reports(&self) -> Arc<Reports> {
         self.snapshot.load_full()
     }
 
-    /// What the agent knows now.
-    pub fn publish(&self, states: HashMap<Address, NodeState>) {
-        self.snapshot.store(Arc::new(states));
+    /// What the agent knows of a node now; `None` forgets it.
+    pub(super) fn publish(&self, node: &Address, report: Option<NodeReport>) {
+        self.snapshot.rcu(|known| {
+            let mut known = Reports::clone(known);
+            match &report {
+                Some(report) => known.insert(node.clone(), report.clone()),
+                None => known.remove(node),
+            };
+            known
+        });
     }
 }
 
@@ -85,20 +162,48 @@ impl Nodes {
 mod tests {
     use super::*;
 
+    fn report(state: NodeState) -> NodeReport {
+        NodeReport {
+            state,
+            health: Health::Ready,
+            replica_of: None,
+            linked: true,
+            offset: 5,
+            run_id: "abc".to_owned(),
+            keys: 3,
+            used_memory: 1000,
+            starts: 1,
+        }
+    }
+
     #[test]
     fn unknown_nodes_are_refused_or_taken() {
         let node: Address = "127.0.0.1:7001".parse().unwrap();
         let nodes = Nodes::supervised();
         assert!(matches!(nodes.state(&node), NodeState::NotReady { .. }));
-        let seen = nodes.clone();
-        nodes.publish(HashMap::from([(node.clone(), NodeState::Ready { auth: None, owner: None })]));
-        assert_eq!(seen.state(&node), NodeState::Ready { auth: None, owner: None });
+        let (seen, ready) = (nodes.clone(), NodeState::Ready { auth: None, owner: None });
+        nodes.publish(&node, Some(report(ready.clone())));
+        assert_eq!(seen.state(&node), ready);
+        nodes.publish(&node, None);
+        assert!(matches!(seen.state(&node), NodeState::NotReady { .. }));
         assert!(matches!(Nodes::external(None).state(&node), NodeState::Ready { .. }));
     }
 
     #[test]
-    fn passwords_are_not_printed() {
-        let auth = NodeAuth { password: "secret".into() };
+    fn reports_are_one_line_and_passwords_are_not_printed() {
+        let auth = Some(NodeAuth { password: "secret".into() });
         assert!(!format!("{auth:?}").contains("secret"));
+        let owner = Some(("demo".parse().unwrap(), Incarnation(2)));
+        assert_eq!(
+            report(NodeState::Ready { auth, owner }).to_string(),
+            "health=ready role=primary offset=5 run_id=abc keys=3 used_memory=1000 starts=1 owner=demo/2"
+        );
+        let down = NodeReport {
+            health: Health::Down,
+            replica_of: Some("h:1".parse().unwrap()),
+            ..report(NodeState::NotReady { why: "it ended".into() })
+        };
+        assert!(down.to_string().starts_with("health=down role=replica of=h:1 linked=true"));
+        assert!(down.to_string().ends_with("why=\"it ended\""));
     }
 }

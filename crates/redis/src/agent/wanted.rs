@@ -2,12 +2,15 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::address::Address;
 use crate::keys::ClusterName;
 
 /// Which life of a cluster's name data belongs to: a name that was deleted and created again has another one, so that
 /// a node never serves the data of a predecessor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Incarnation(pub u64);
 
 impl fmt::Display for Incarnation {
@@ -19,7 +22,7 @@ impl fmt::Display for Incarnation {
 /// What of a node's data survives the end of its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Persistence {
-    /// Nothing.
+    /// Nothing, except over an orderly stop.
     #[default]
     None,
     /// Everything but about the last second: the append-only file, synced every second.
@@ -28,11 +31,23 @@ pub enum Persistence {
     Rdb,
 }
 
+/// Who runs a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// The agent: it starts the process and ends it.
+    #[default]
+    Supervised,
+    /// Somebody else: the agent looks after it and empties it, no more.
+    External,
+}
+
 /// What a node of this host is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Where it listens.
     pub node: Address,
+    /// Who runs it.
+    pub kind: Kind,
     /// Whose it is. `None`: free; it is emptied and kept running, so that it can be taken quickly.
     pub owner: Option<(ClusterName, Incarnation)>,
     /// Most bytes of data; `None` leaves it to the machine.
@@ -41,4 +56,14 @@ pub struct Wanted {
     pub persistence: Persistence,
     /// What a connection must know; `None` for an open node on loopback.
     pub password: Option<String>,
+}
+
+/// What a node is to the other nodes of its shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// It takes the writes.
+    #[default]
+    Primary,
+    /// It follows another node.
+    ReplicaOf(Address),
 }

@@ -2,6 +2,7 @@
 
 pub mod answers;
 pub mod command;
+pub mod conversation;
 pub mod gate;
 pub mod moves;
 pub mod proxy;

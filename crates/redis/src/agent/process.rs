@@ -1,0 +1,104 @@
+//! Which process is a node's, is it alive, and how does it end? Always by its id and the time of its start.
+
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep};
+
+use super::record::ProcessMark;
+
+/// How often a process that is not our child is looked at while its end is awaited.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A server process of this host: started by us, or by a supervisor before us.
+#[derive(Debug)]
+pub(super) struct ServerProcess {
+    mark: ProcessMark,
+    /// `None`: adopted.
+    child: Option<Child>,
+}
+
+impl ServerProcess {
+    /// Starts the program with a configuration file. It stays when we end: whoever comes next adopts it.
+    pub(super) fn start(program: &Path, config: &Path, output: std::fs::File) -> io::Result<ServerProcess> {
+        let mut command = Command::new(program);
+        command.arg(config).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        let child = command.process_group(0).spawn()?;
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or(io::ErrorKind::NotFound)?;
+        let started = started(pid).ok_or(io::ErrorKind::NotFound)?;
+        Ok(ServerProcess { mark: ProcessMark { pid, started }, child: Some(child) })
+    }
+
+    /// The process of a record, if it still lives.
+    pub(super) fn adopt(mark: ProcessMark) -> Option<ServerProcess> {
+        (started(mark.pid) == Some(mark.started)).then_some(ServerProcess { mark, child: None })
+    }
+
+    pub(super) fn mark(&self) -> ProcessMark {
+        self.mark
+    }
+
+    /// Whether it lives. Reaps it if it is our child and does not.
+    pub(super) fn alive(&mut self) -> bool {
+        match &mut self.child {
+            Some(child) => matches!(child.try_wait(), Ok(None)),
+            None => started(self.mark.pid) == Some(self.mark.started),
+        }
+    }
+
+    /// Waits for its end; false if it still lives at the deadline.
+    pub(super) async fn ended(&mut self, within: Duration) -> bool {
+        let deadline = Instant::now() + within;
+        while self.alive() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        true
+    }
+
+    /// Ends it at once.
+    pub(super) async fn kill(&mut self, within: Duration) -> bool {
+        if self.alive() {
+            // It may have ended in between; then there is nobody to signal.
+            kill(Pid::from_raw(self.mark.pid), Signal::SIGKILL).ok();
+        }
+        self.ended(within).await
+    }
+}
+
+/// When a process started, in ticks since the machine did; `None` for one that does not exist or is only a zombie.
+fn started(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold blanks and parentheses; what follows the last one is plain.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let started = fields.nth(18)?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(started)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_is_known_by_id_and_start() {
+        let out = || std::fs::File::create("/dev/null").unwrap();
+        let script = capstan_testkit::TempDir::new("process").unwrap();
+        let config = script.path().join("60");
+        std::fs::write(&config, "").unwrap();
+        let mut own = ServerProcess::start(Path::new("/usr/bin/tail"), &config, out()).unwrap();
+        assert!(own.ended(Duration::from_secs(20)).await, "tail of an empty file ends");
+        assert!(ServerProcess::adopt(own.mark()).is_none());
+        let me = i32::try_from(std::process::id()).unwrap();
+        let mark = ProcessMark { pid: me, started: started(me).unwrap() };
+        assert!(ServerProcess::adopt(mark).is_some_and(|mut it| it.alive()));
+        assert!(ServerProcess::adopt(ProcessMark { started: mark.started + 1, ..mark }).is_none());
+    }
+}

@@ -1,0 +1,300 @@
+//! Does the agent keep nodes as they are wanted? With real servers that are killed, adopted, wiped and promoted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use capstan_control::epoch::Epoch;
+use capstan_control::tasks::Supervisor;
+use capstan_redis::Address;
+use capstan_redis::agent::{
+    Agent, AgentConfig, Health, Incarnation, Kind, NodeReport, NodeState, Persistence, Role, Wanted,
+};
+use capstan_testkit::{Port, TempDir, eventually};
+use redis::aio::MultiplexedConnection;
+
+const PASSWORD: &str = "open sesame";
+const SOON: Duration = Duration::from_secs(30);
+
+struct Host {
+    agent: Agent,
+    supervisor: Supervisor,
+}
+
+/// A directory of nodes. Servers outlive their supervisor on purpose; those of a failed test end with its directory.
+struct Homes(TempDir);
+
+impl Homes {
+    fn new() -> Homes {
+        Homes(TempDir::new("agent").unwrap())
+    }
+}
+
+impl Drop for Homes {
+    fn drop(&mut self) {
+        let homes = std::fs::read_dir(self.0.path()).into_iter().flatten().flatten();
+        for record in homes.filter_map(|home| std::fs::read_to_string(home.path().join("node.json")).ok()) {
+            let Some((_, pid)) = record.split_once("\"pid\":") else { continue };
+            let pid: i32 = pid.split(',').next().unwrap().parse().unwrap();
+            let config = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if config.contains("redis-server") {
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
+                    .ok();
+            }
+        }
+    }
+}
+
+impl Host {
+    fn start(Homes(dir): &Homes) -> Host {
+        let supervisor = Supervisor::new(1);
+        let config = AgentConfig { dir: dir.path().to_owned(), server: None };
+        let agent = Agent::start(config, &supervisor).unwrap();
+        Host { agent, supervisor }
+    }
+
+    fn report(&self, node: &Address) -> Option<NodeReport> {
+        self.agent.nodes().reports().get(node).cloned()
+    }
+
+    async fn until(&self, what: &str, node: &Address, is: impl Fn(&NodeReport) -> bool) -> NodeReport {
+        eventually(what, SOON, async || match self.report(node) {
+            Some(report) if is(&report) => Ok(report),
+            other => Err(format!("{other:?}")),
+        })
+        .await
+    }
+
+    async fn ready(&self, wanted: &Wanted) -> NodeReport {
+        let is = |report: &NodeReport| matches!(&report.state, NodeState::Ready { owner, .. } if *owner == wanted.owner);
+        self.until("the node is ready", &wanted.node, is).await
+    }
+
+    async fn stop(self) {
+        let report = self.supervisor.shut_down(SOON).await;
+        assert!(report.hung.is_empty(), "{report}");
+    }
+}
+
+fn wanted(port: &Port, owner: Option<(&str, u64)>, persistence: Persistence) -> Wanted {
+    Wanted {
+        node: port.addr().to_string().parse().unwrap(),
+        kind: Kind::Supervised,
+        owner: owner.map(|(name, incarnation)| (name.parse().unwrap(), Incarnation(incarnation))),
+        max_memory: Some(50 << 20),
+        persistence,
+        password: Some(PASSWORD.to_owned()),
+    }
+}
+
+async fn connect(node: &Address) -> redis::RedisResult<MultiplexedConnection> {
+    let url = format!("redis://:{}@{node}/", PASSWORD.replace(' ', "%20"));
+    redis::Client::open(url)?.get_multiplexed_async_connection().await
+}
+
+async fn set(node: &Address, key: &str) {
+    let mut connection = connect(node).await.unwrap();
+    redis::cmd("SET").arg(key).arg("1").exec_async(&mut connection).await.unwrap();
+}
+
+async fn keys(node: &Address) -> u64 {
+    let mut connection = connect(node).await.unwrap();
+    redis::cmd("DBSIZE").query_async(&mut connection).await.unwrap()
+}
+
+async fn pid(node: &Address) -> i32 {
+    let mut connection = connect(node).await.unwrap();
+    let info: String = redis::cmd("INFO").arg("server").query_async(&mut connection).await.unwrap();
+    info.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap().trim().parse().unwrap()
+}
+
+/// Ends the server of a node and waits until another life of it is ready.
+async fn revive(host: &Host, want: &Wanted) {
+    let before = host.ready(want).await.run_id;
+    kill(&want.node).await;
+    host.until("it is back", &want.node, |it| it.run_id != before && it.health == Health::Ready).await;
+}
+
+/// Ends the server of a node by the id that it says itself, as the kernel would when memory is short.
+async fn kill(node: &Address) {
+    let pid = nix::unistd::Pid::from_raw(pid(node).await);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
+}
+
+async fn has_keys(host: &Host, node: &Address, count: u64) -> NodeReport {
+    host.until("the agent has seen the keys", node, |report| {
+        report.keys == count && report.health == Health::Ready
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_node_is_started_as_wanted() {
+    let (dir, port) = (Homes::new(), Port::reserve().unwrap());
+    let host = Host::start(&dir);
+    let want = wanted(&port, Some(("demo", 1)), Persistence::None);
+    host.agent.want(vec![want.clone()]);
+    host.ready(&want).await;
+    let mut connection = connect(&want.node).await.unwrap();
+    let memory: Vec<String> =
+        redis::cmd("CONFIG").arg("GET").arg("maxmemory").query_async(&mut connection).await.unwrap();
+    assert_eq!(memory[1], (50 << 20).to_string());
+    let debug = redis::cmd("DEBUG").arg("SLEEP").arg("0").exec_async(&mut connection).await;
+    assert!(debug.unwrap_err().to_string().contains("not allowed"));
+    let larger = Wanted { max_memory: Some(60 << 20), ..want.clone() };
+    host.agent.want(vec![larger]);
+    eventually("the limit has changed", SOON, async || {
+        let memory: Vec<String> = redis::cmd("CONFIG")
+            .arg("GET")
+            .arg("maxmemory")
+            .query_async(&mut connection.clone())
+            .await
+            .map_err(|e| e.to_string())?;
+        if memory[1] == (60 << 20).to_string() { Ok(()) } else { Err(memory[1].clone()) }
+    })
+    .await;
+    host.agent.want(vec![]);
+    eventually("the node is gone", SOON, async || match connect(&want.node).await {
+        Ok(_) => Err("it still answers"),
+        Err(_) => Ok(()),
+    })
+    .await;
+    host.stop().await;
+}
+
+#[tokio::test]
+async fn an_emptied_primary_is_lost_until_that_is_accepted() {
+    let (dir, port) = (Homes::new(), Port::reserve().unwrap());
+    let host = Host::start(&dir);
+    let want = wanted(&port, Some(("demo", 1)), Persistence::None);
+    host.agent.want(vec![want.clone()]);
+    host.ready(&want).await;
+    revive(&host, &want).await;
+    set(&want.node, "k").await;
+    has_keys(&host, &want.node, 1).await;
+    kill(&want.node).await;
+    let lost = host.until("it is lost", &want.node, |it| it.health == Health::Lost).await;
+    assert!(connect(&want.node).await.is_err(), "an emptied node does not talk to anybody");
+    host.agent.accept_loss(want.node.clone(), lost.run_id);
+    host.ready(&want).await;
+    assert_eq!(keys(&want.node).await, 0);
+    host.stop().await;
+}
+
+#[tokio::test]
+async fn data_survives_as_its_persistence_says() {
+    let (dir, port) = (Homes::new(), Port::reserve().unwrap());
+    let want = wanted(&port, Some(("demo", 1)), Persistence::Aof);
+    let host = Host::start(&dir);
+    host.agent.want(vec![want.clone()]);
+    host.ready(&want).await;
+    set(&want.node, "k").await;
+    has_keys(&host, &want.node, 1).await;
+    let mut connection = connect(&want.node).await.unwrap();
+    // The append-only file is written to the kernel before the reply; only a power cut could lose it.
+    redis::cmd("SET").arg("k2").arg("1").exec_async(&mut connection).await.unwrap();
+    revive(&host, &want).await;
+    assert_eq!(keys(&want.node).await, 2);
+    host.stop().await;
+
+    let none = wanted(&port, Some(("demo", 1)), Persistence::None);
+    let host = Host::start(&dir);
+    host.agent.want(vec![none.clone()]);
+    host.ready(&none).await;
+    assert_eq!(keys(&none.node).await, 2, "an orderly stop keeps the data");
+    host.stop().await;
+}
+
+#[test]
+fn a_node_outlives_its_supervisor_and_is_adopted() {
+    let (dir, port) = (Homes::new(), Port::reserve().unwrap());
+    let want = wanted(&port, Some(("demo", 1)), Persistence::None);
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let doomed = runtime();
+    let before = doomed.block_on(async {
+        let host = Host::start(&dir);
+        host.agent.want(vec![want.clone()]);
+        host.ready(&want).await;
+        set(&want.node, "k").await;
+        has_keys(&host, &want.node, 1).await;
+        pid(&want.node).await
+    });
+    // Everything is dropped where it stands, as by a kill; nobody is asked to stop.
+    doomed.shutdown_timeout(SOON);
+    runtime().block_on(async {
+        let host = Host::start(&dir);
+        host.agent.want(vec![want.clone()]);
+        let report = host.ready(&want).await;
+        assert_eq!((pid(&want.node).await, report.keys, report.starts), (before, 1, 0));
+        // An orderly stop that nobody lives to write down has written the data all the same.
+        host.supervisor.shut_down(Duration::ZERO).await;
+    });
+    runtime().block_on(async {
+        let host = Host::start(&dir);
+        host.agent.want(vec![want.clone()]);
+        host.ready(&want).await;
+        assert_eq!(keys(&want.node).await, 1);
+        host.stop().await;
+    });
+}
+
+#[tokio::test]
+async fn a_node_is_emptied_before_somebody_else_gets_it() {
+    let (dir, port) = (Homes::new(), Port::reserve().unwrap());
+    let host = Host::start(&dir);
+    let free = wanted(&port, None, Persistence::None);
+    host.agent.want(vec![free.clone()]);
+    host.ready(&free).await;
+    let before = pid(&free.node).await;
+    let first = wanted(&port, Some(("demo", 1)), Persistence::Aof);
+    host.agent.want(vec![first.clone()]);
+    host.ready(&first).await;
+    assert_eq!(pid(&free.node).await, before, "an empty free node is taken as it is");
+    set(&first.node, "secret").await;
+    let again = wanted(&port, Some(("demo", 2)), Persistence::Aof);
+    host.agent.want(vec![again.clone()]);
+    host.ready(&again).await;
+    assert_eq!(keys(&again.node).await, 0, "the same name, but another life of it");
+    revive(&host, &again).await;
+    assert_eq!(keys(&again.node).await, 0, "nothing was left on disk either");
+    host.stop().await;
+}
+
+#[tokio::test]
+async fn a_stranger_at_the_port_is_reported_and_left_alone() {
+    let (dir, port) = (Homes::new(), Port::reserve().unwrap());
+    let stranger = std::net::TcpListener::bind(port.addr()).unwrap();
+    let host = Host::start(&dir);
+    let want = wanted(&port, Some(("demo", 1)), Persistence::None);
+    host.agent.want(vec![want.clone()]);
+    let report = host.until("it is reported", &want.node, |it| it.health == Health::Down).await;
+    assert!(matches!(&report.state, NodeState::NotReady { why } if why.contains("used by another process")));
+    drop(stranger);
+    host.ready(&want).await;
+    host.stop().await;
+}
+
+#[tokio::test]
+async fn an_empty_primary_never_wipes_its_replica() {
+    let (dir, ports) = (Homes::new(), [Port::reserve().unwrap(), Port::reserve().unwrap()]);
+    let [primary, replica] = [0, 1].map(|at: usize| wanted(&ports[at], Some(("demo", 1)), Persistence::None));
+    let host = Arc::new(Host::start(&dir));
+    host.agent.want(vec![primary.clone(), replica.clone()]);
+    host.ready(&primary).await;
+    set(&primary.node, "k").await;
+    let follows = |of: &Wanted| Role::ReplicaOf(of.node.clone());
+    assert!(host.agent.set_roles(Epoch(5), [(replica.node.clone(), follows(&primary))]));
+    has_keys(&host, &primary.node, 1).await;
+    host.until("the replica is in sync", &replica.node, |it| it.linked && it.keys == 1).await;
+
+    kill(&primary.node).await;
+    host.until("the primary is lost", &primary.node, |it| it.health == Health::Lost).await;
+    let seen = host.until("the replica misses it", &replica.node, |it| !it.linked).await;
+    assert_eq!(seen.keys, 1);
+
+    assert!(!host.agent.set_roles(Epoch(4), []), "a lower epoch is refused");
+    assert!(host.agent.set_roles(Epoch(6), [(primary.node.clone(), follows(&replica))]));
+    host.until("the replica leads", &replica.node, |it| it.replica_of.is_none() && it.keys == 1).await;
+    host.until("the old primary follows", &primary.node, |it| it.linked && it.keys == 1).await;
+    Arc::into_inner(host).unwrap().stop().await;
+}
