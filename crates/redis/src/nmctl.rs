@@ -2,18 +2,67 @@
 //!
 //! ```text
 //! NMCTL SETDB     epoch flags [dbname ip:port slot_range] ...      own nodes: ip:port is a node
-//! NMCTL SETPEER   epoch flags [dbname ip:port slot_range] ...      the others: ip:port is a proxy
+//! NMCTL SETPEER   epoch flags [dbname ip:port slots] ...           the others: ip:port is a proxy
+//! NMCTL SETREPL   epoch flags [dbname node_ip:port proxy_ip:port (primary | replica-of node_ip:port)] ...
+//! NMCTL SETCONF   epoch flags [dbname json] ...
 //! NMCTL RELEASING epoch flags [dbname ip:port slot_range] ...      asks the source of a move to let go
-//! slot_range := 0-1000 | migrating dst_ip:dst_port 0-1000 | importing src_ip:src_port 0-1000
+//! NMCTL IMPORT    epoch dbname slots                               turns the connection into an import stream
+//! NMCTL LEASE     coordinator needed ttl_ms
+//! NMCTL LISTDB | CLEARDB | MOVES | EPOCH | INFO
+//! slot_range := slots | migrating dst_ip:dst_port slots | importing src_ip:src_port slots
+//! slots      := 0-1000 | 7
+//! flags      := NOFLAG | FORCE, and words that are reserved, separated by commas
 //! ```
 //!
-//! `dst` and `src` are proxies. A node without slots (a replica, a fresh target) is announced with [`SetRepl`].
+//! Words are read in any case of letters; names of databases are not. `dst` and `src` are proxies. A node without slots
+//! (a replica, a fresh target) is announced with [`SetRepl`].
+
+mod parse;
+mod print;
+mod settings;
+#[cfg(test)]
+mod tests;
 
 use capstan_control::epoch::Epoch;
 
 use crate::address::Address;
 use crate::keys::ClusterName;
 use crate::slots::SlotRange;
+
+pub use parse::WrongMessage;
+pub use settings::{Mode, PasswordHash, Rights, Settings, User};
+
+/// Most entries of a message: every slot of a cluster on its own, four times over.
+pub const MAX_ENTRIES: usize = 4 * 16_384;
+
+/// Everything that a proxy can be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// What the nodes of this host have.
+    SetDb(Announcement),
+    /// What the other proxies have.
+    SetPeer(Announcement),
+    /// Which node is primary and which replica.
+    SetRepl(SetRepl),
+    /// How databases are served.
+    SetConf(SetConf),
+    /// Let go of ranges that move away.
+    Releasing(Announcement),
+    /// The connection will bring the keys of a range that moves here.
+    Import(Import),
+    /// The right to serve.
+    Lease(LeaseGrant),
+    /// Which databases are known?
+    ListDb,
+    /// Forget everything, epochs included.
+    ClearDb,
+    /// How far are the moves?
+    Moves,
+    /// Which epochs are known?
+    Epoch,
+    /// Everything that helps a person.
+    Info,
+}
 
 /// What a message asks for beside its content. Words that are not known are kept and ignored, as the documents reserve
 /// them.
@@ -46,6 +95,25 @@ pub enum Claim {
     },
 }
 
+impl Claim {
+    /// Which slots.
+    #[must_use]
+    pub fn range(&self) -> SlotRange {
+        match self {
+            Claim::Stable(range) | Claim::Migrating { range, .. } | Claim::Importing { range, .. } => *range,
+        }
+    }
+
+    /// Whether the node serves them.
+    #[must_use]
+    pub fn owns(&self) -> bool {
+        match self {
+            Claim::Stable(_) | Claim::Migrating { .. } => true,
+            Claim::Importing { .. } => false,
+        }
+    }
+}
+
 /// One line of a message: an address of a database, and slots there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -68,7 +136,7 @@ pub struct Announcement {
     pub entries: Vec<Entry>,
 }
 
-/// Which node is what: `NMCTL SETREPL epoch flags [dbname ip:port (primary | replica-of ip:port proxy_ip:port)] ...`.
+/// Which node is what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetRepl {
     /// The epoch of the host that it is sent to.
@@ -92,7 +160,29 @@ pub struct NodeRole {
     pub replica_of: Option<Address>,
 }
 
-/// The right to serve: `NMCTL LEASE coordinator needed ttl_ms`. A proxy serves while `needed` coordinators have each
+/// How databases are served. A database that is not in it is served with default settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetConf {
+    /// The epoch of the host that it is sent to.
+    pub epoch: Epoch,
+    /// Flags.
+    pub flags: Flags,
+    /// The settings of each database, each database once.
+    pub databases: Vec<(ClusterName, Settings)>,
+}
+
+/// What a source says before it sends keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Import {
+    /// The epoch of the target's `SETDB` that the source believes to be current.
+    pub epoch: Epoch,
+    /// Which database.
+    pub db: ClusterName,
+    /// Which slots.
+    pub range: SlotRange,
+}
+
+/// The right to serve. A proxy serves while `needed` coordinators have each
 /// told it so within their `ttl`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseGrant {

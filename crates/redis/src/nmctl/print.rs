@@ -1,0 +1,109 @@
+//! How is a message written?
+
+use super::{Announcement, Claim, Entry, Flags, Message, NodeRole};
+use crate::data::resp::write_request;
+use crate::slots::SlotRange;
+
+impl Message {
+    /// The words of the request, `NMCTL` first.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let mut words = vec!["NMCTL".to_owned(), self.name().to_owned()];
+        match self {
+            Message::SetDb(told) | Message::SetPeer(told) | Message::Releasing(told) => {
+                told.print(&mut words)
+            }
+            Message::SetRepl(told) => {
+                words.extend([told.epoch.to_string(), told.flags.to_string()]);
+                told.nodes.iter().for_each(|node| node.print(&mut words));
+            }
+            Message::SetConf(told) => {
+                words.extend([told.epoch.to_string(), told.flags.to_string()]);
+                for (db, settings) in &told.databases {
+                    // Text, numbers and lists of them: there is nothing in it that JSON could not hold.
+                    words.extend([db.to_string(), serde_json::to_string(settings).unwrap_or_default()]);
+                }
+            }
+            Message::Import(told) => {
+                words.extend([told.epoch.to_string(), told.db.to_string(), slots(told.range)]);
+            }
+            Message::Lease(told) => {
+                words.extend([told.coordinator.clone(), told.needed.to_string(), told.ttl_ms.to_string()]);
+            }
+            Message::ListDb | Message::ClearDb | Message::Moves | Message::Epoch | Message::Info => {}
+        }
+        words
+    }
+
+    /// The request as bytes.
+    #[must_use]
+    pub fn request(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        write_request(&mut out, &self.words());
+        out
+    }
+
+    /// The word after `NMCTL`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Message::SetDb(_) => "SETDB",
+            Message::SetPeer(_) => "SETPEER",
+            Message::SetRepl(_) => "SETREPL",
+            Message::SetConf(_) => "SETCONF",
+            Message::Releasing(_) => "RELEASING",
+            Message::Import(_) => "IMPORT",
+            Message::Lease(_) => "LEASE",
+            Message::ListDb => "LISTDB",
+            Message::ClearDb => "CLEARDB",
+            Message::Moves => "MOVES",
+            Message::Epoch => "EPOCH",
+            Message::Info => "INFO",
+        }
+    }
+}
+
+impl Announcement {
+    fn print(&self, words: &mut Vec<String>) {
+        words.extend([self.epoch.to_string(), self.flags.to_string()]);
+        self.entries.iter().for_each(|entry| entry.print(words));
+    }
+}
+
+impl Entry {
+    fn print(&self, words: &mut Vec<String>) {
+        words.extend([self.db.to_string(), self.address.to_string()]);
+        match &self.claim {
+            Claim::Stable(range) => words.push(slots(*range)),
+            Claim::Migrating { to, range } => {
+                words.extend(["migrating".to_owned(), to.to_string(), slots(*range)]);
+            }
+            Claim::Importing { from, range } => {
+                words.extend(["importing".to_owned(), from.to_string(), slots(*range)]);
+            }
+        }
+    }
+}
+
+impl NodeRole {
+    fn print(&self, words: &mut Vec<String>) {
+        words.extend([self.db.to_string(), self.node.to_string(), self.proxy.to_string()]);
+        match &self.replica_of {
+            None => words.push("primary".to_owned()),
+            Some(primary) => words.extend(["replica-of".to_owned(), primary.to_string()]),
+        }
+    }
+}
+
+impl std::fmt::Display for Flags {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let force = self.force.then_some("FORCE");
+        let words: Vec<&str> = force.into_iter().chain(self.others.iter().map(String::as_str)).collect();
+        if words.is_empty() { f.write_str("NOFLAG") } else { f.write_str(&words.join(",")) }
+    }
+}
+
+/// Always two numbers, as the documents write them.
+fn slots(range: SlotRange) -> String {
+    format!("{}-{}", range.first(), range.last())
+}
