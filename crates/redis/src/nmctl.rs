@@ -126,7 +126,7 @@ pub struct Entry {
 }
 
 /// `SETDB`, `SETPEER` and `RELEASING` have the same form.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Announcement {
     /// The epoch of the host that it is sent to.
     pub epoch: Epoch,
@@ -137,7 +137,7 @@ pub struct Announcement {
 }
 
 /// Which node is what.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetRepl {
     /// The epoch of the host that it is sent to.
     pub epoch: Epoch,
@@ -161,7 +161,7 @@ pub struct NodeRole {
 }
 
 /// How databases are served. A database that is not in it is served with default settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetConf {
     /// The epoch of the host that it is sent to.
     pub epoch: Epoch,
