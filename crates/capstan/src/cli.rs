@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, config, controller, host, hosts, log, meta, plan, reference, status, up,
+    bench, completions, config, controller, host, hosts, log, meta, plan, redis, reference, status, up,
 };
 use crate::exit::Exit;
 use crate::logging::LogFormat;
@@ -81,6 +81,9 @@ pub(crate) enum Command {
     /// See the machines of the cluster, drain them and take them back
     #[command(subcommand)]
     Hosts(hosts::HostsCommand),
+    /// Run Redis clusters
+    #[command(subcommand)]
+    Redis(redis::RedisCommand),
     /// Read, write, serve and keep the metadata
     #[command(subcommand)]
     Meta(meta::MetaCommand),

@@ -28,6 +28,7 @@ pub mod history;
 pub mod ports;
 pub mod process;
 pub mod proxy;
+pub mod redis;
 pub mod seed;
 mod tempdir;
 
@@ -36,4 +37,5 @@ pub use eventually::{TimedOut, eventually, eventually_blocking, try_eventually, 
 pub use ports::{Port, PortBlock};
 pub use process::{Process, Ready};
 pub use proxy::Proxy;
+pub use redis::RedisServer;
 pub use tempdir::TempDir;

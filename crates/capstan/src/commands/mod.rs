@@ -9,6 +9,7 @@ pub(crate) mod hosts;
 pub(crate) mod log;
 pub(crate) mod meta;
 pub(crate) mod plan;
+pub(crate) mod redis;
 pub(crate) mod reference;
 mod remote;
 pub(crate) mod status;
@@ -29,6 +30,7 @@ pub(crate) async fn run(command: Command, context: &mut Context) -> Result<Exit>
         Command::Controller(args) => controller::run(args, context).await,
         Command::Status(args) => status::run(args, context).await,
         Command::Hosts(command) => hosts::run(command, context).await,
+        Command::Redis(command) => redis::run(command, context).await,
         Command::Meta(command) => meta::run(command, context).await,
         Command::Plan(args) => {
             let format = context.out.format;

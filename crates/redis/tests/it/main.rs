@@ -3,3 +3,4 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a test reports")]
 
 mod agent;
+mod proxy;

@@ -7,7 +7,7 @@ use bytes::BufMut;
 const MAX_DIGITS: usize = 20;
 
 /// The protocol that a client chose with `HELLO`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// What every connection starts with.
     #[default]

@@ -1,0 +1,87 @@
+//! How much may one client, or all of them, use? Every bound of the data path, with its default and its reason.
+
+use std::time::Duration;
+
+use crate::data::resp;
+
+/// The bounds of a proxy. All are settings; the defaults are Redis's own where Redis has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Clients of the whole proxy; one more is told `-ERR max number of clients reached` and closed (`maxclients`).
+    pub clients: usize,
+    /// Longest argument of a command (`proto-max-bulk-len`).
+    pub argument_bytes: usize,
+    /// Most arguments of a command (Redis: 1024 * 1024).
+    pub arguments: usize,
+    /// Bytes of commands that a client may have sent and that were not taken yet (`client-query-buffer-limit`).
+    pub query_bytes: usize,
+    /// Replies that a client may leave unread; beyond it he is cut off, so that one slow reader cannot fill the memory
+    /// that all share.
+    pub output_bytes: usize,
+    /// The same for a client with subscriptions, which gets messages that it did not ask for one by one
+    /// (`client-output-buffer-limit pubsub`).
+    pub subscriber_output_bytes: usize,
+    /// Replies left unread from which on no further command of this client is taken.
+    pub output_pause_bytes: usize,
+    /// Commands of one client under way; more wait in his query buffer.
+    pub in_flight: usize,
+    /// A client that sends nothing for so long is closed; zero means never (`timeout`).
+    pub idle: Duration,
+    /// How long a command is held while its slot has no owner, is being handed over, or the lease is being renewed.
+    pub hold: Duration,
+    /// Clients that may be held at once, in one worker; one more gets the error at once.
+    pub held: usize,
+    /// Bytes waiting for one node connection, from which on clients of that node are not read.
+    pub node_backlog_bytes: usize,
+    /// How long a connection to a node or to another proxy may take to open.
+    pub connect: Duration,
+    /// Longest pause between two attempts to reach a node.
+    pub reconnect: Duration,
+    /// Connections that one worker keeps for transactions and blocking commands, idle, to each node.
+    pub idle_dedicated: usize,
+    /// Connections that one worker may have open to one node for single clients (transactions with WATCH, blocking
+    /// commands, subscriptions): below the node's own `maxclients`, so that the shared connections always have a place.
+    pub dedicated: usize,
+    /// Commands in one transaction.
+    pub queued: usize,
+    /// Times that a command follows an owner to another proxy before it is given up (`single` mode).
+    pub hops: u8,
+}
+
+impl Limits {
+    /// What the parser of commands must know.
+    pub(super) fn resp(&self) -> resp::Limits {
+        let narrow = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        resp::Limits {
+            arguments: narrow(self.arguments),
+            bulk: narrow(self.argument_bytes),
+            frame: narrow(self.query_bytes),
+            ..resp::Limits::default()
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            clients: 10_000,
+            argument_bytes: 512 * 1024 * 1024,
+            arguments: 1024 * 1024,
+            query_bytes: 1024 * 1024 * 1024,
+            output_bytes: 256 * 1024 * 1024,
+            subscriber_output_bytes: 32 * 1024 * 1024,
+            output_pause_bytes: 1024 * 1024,
+            in_flight: 4096,
+            idle: Duration::ZERO,
+            hold: Duration::from_secs(2),
+            held: 10_000,
+            node_backlog_bytes: 16 * 1024 * 1024,
+            connect: Duration::from_secs(2),
+            reconnect: Duration::from_secs(1),
+            idle_dedicated: 16,
+            dedicated: 4_000,
+            queued: 100_000,
+            hops: 5,
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! How are clients accepted, read, answered and let go?
+
+use std::io::{ErrorKind, Read, Write};
+use std::sync::atomic::Ordering;
+
+use mio::Interest;
+use mio::event::Event;
+use mio::net::TcpStream;
+use tracing::debug;
+
+use crate::data::resp::{Parsed, RequestParser, Trust};
+
+use super::super::arena::Key;
+use super::super::request::Request;
+use super::super::session::{Session, Stall};
+use super::super::stream::Stream;
+use super::{Worker, session_token};
+
+/// What a client that waits may have sent ahead; then its socket is left unread.
+const READ_AHEAD: usize = 64 * 1024;
+
+/// A client whose connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Leave;
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Taken {
+    /// It is answered, or under way.
+    Yes,
+    /// It must wait, and everything behind it.
+    Not(Stall),
+    /// It was the last of this client.
+    Last,
+}
+
+impl Worker {
+    pub(super) fn accept(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((socket, peer)) => self.welcome(socket, peer),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
+                // A connection that was given up before it was accepted; or no descriptor is left, which the next
+                // event tries again.
+                Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error) => return debug!(%error, "cannot accept a client"),
+            }
+        }
+    }
+
+    fn welcome(&mut self, mut socket: TcpStream, peer: std::net::SocketAddr) {
+        if self.shared.clients.fetch_add(1, Ordering::Relaxed) >= self.shared.limits.clients {
+            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            let _ = socket.write(b"-ERR max number of clients reached\r\n");
+            return;
+        }
+        let _ = socket.set_nodelay(true);
+        let id = self.shared.next_client.fetch_add(1, Ordering::Relaxed);
+        let stream = match Stream::new(socket, self.shared.tls.as_ref()) {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+                return debug!(%error, "cannot begin TLS with a client");
+            }
+        };
+        let now = self.now;
+        let key = self.sessions.insert_with(|key| Session::new(key, id, peer, stream, now));
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        if self.poll.registry().register(session.stream.socket(), session_token(key), interest).is_err() {
+            self.close(key);
+        }
+    }
+
+    pub(super) fn session_event(&mut self, key: Key, event: &Event) {
+        if event.is_writable() && self.sessions.get(key).is_some_and(Session::has_output) {
+            self.mark_session(key);
+        }
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            self.with_session(key, |worker, session| {
+                session.readable = true;
+                worker.read_session(session)
+            });
+        }
+    }
+
+    /// Goes on with a session that waited.
+    pub(super) fn resume_session(&mut self, key: Key) {
+        self.with_session(key, |worker, session| {
+            session.stall = None;
+            worker.take_input(session)?;
+            worker.read_session(session)
+        });
+    }
+
+    /// Works on a session outside of the arena, and puts it back or closes it.
+    fn with_session(&mut self, key: Key, work: impl FnOnce(&mut Worker, &mut Session) -> Result<(), Leave>) {
+        let Some(mut session) = self.sessions.take(key) else { return };
+        let done = work(self, &mut session);
+        let flush = session.has_output() && !session.dirty;
+        session.dirty |= flush;
+        self.sessions.put_back(key, session);
+        if flush {
+            self.dirty_sessions.push(key);
+        }
+        if done.is_err() {
+            self.close(key);
+        }
+    }
+
+    /// Reads and takes commands until the socket is empty, the session has to wait, or its share of the turn is used.
+    fn read_session(&mut self, session: &mut Session) -> Result<(), Leave> {
+        if !session.readable || session.closing {
+            return Ok(());
+        }
+        if session.stall.is_some() && session.input.len() >= READ_AHEAD {
+            return Ok(());
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let read = session.stream.read(&mut scratch);
+        let done = match read {
+            Ok(0) => {
+                session.readable = false;
+                self.end_of_input(session)
+            }
+            Ok(n) => {
+                // A short read has emptied the socket; the next bytes will be an event.
+                session.readable = n == scratch.len() || matches!(session.stream, Stream::Tls(_));
+                session.active = self.now;
+                self.take_bytes(session, &scratch[..n])
+            }
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                session.readable = false;
+                Ok(())
+            }
+            Err(e) if e.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(_) => Err(Leave),
+        };
+        self.scratch = scratch;
+        if session.readable && session.stall.is_none() && !session.closing {
+            self.awake.push(session.key);
+        }
+        done
+    }
+
+    /// The client has sent all it will send: it gets the replies that are under way, and nothing else.
+    fn end_of_input(&mut self, session: &mut Session) -> Result<(), Leave> {
+        session.ended = true;
+        if session.replies.is_empty() || session.waits_for_itself() {
+            return Err(Leave);
+        }
+        session.closing = session.input.is_empty();
+        Ok(())
+    }
+
+    fn take_bytes(&mut self, session: &mut Session, bytes: &[u8]) -> Result<(), Leave> {
+        if !session.input.is_empty() || session.stall.is_some() {
+            session.input.extend_from_slice(bytes);
+            return self.take_input(session);
+        }
+        let used = self.take_commands(session, bytes)?;
+        session.input.extend_from_slice(&bytes[used..]);
+        Ok(())
+    }
+
+    fn take_input(&mut self, session: &mut Session) -> Result<(), Leave> {
+        if session.stall.is_some() || session.input.is_empty() {
+            return Ok(());
+        }
+        let mut input = std::mem::take(&mut session.input);
+        let used = self.take_commands(session, &input)?;
+        input.drain(..used);
+        session.input = input;
+        if session.ended && session.stall.is_none() {
+            session.closing = true;
+        }
+        Ok(())
+    }
+
+    /// Takes complete commands off the bytes; how many bytes are used.
+    fn take_commands(&mut self, session: &mut Session, bytes: &[u8]) -> Result<usize, Leave> {
+        let mut parser = match session.parser.take() {
+            Some(parser) => parser,
+            None => self
+                .spare_parser
+                .take()
+                .unwrap_or_else(|| Box::new(RequestParser::new(self.shared.limits.resp()))),
+        };
+        let mut used = 0;
+        while used < bytes.len() && !session.closing {
+            if let Some(stall) = self.full(session) {
+                self.stall(session, stall);
+                break;
+            }
+            let rest = &bytes[used..];
+            match parser.parse(rest, Trust::Known) {
+                Ok(Parsed::Complete(len)) => {
+                    let request = Request::new(&rest[..len], parser.arguments());
+                    if !self.take_command(session, &request) {
+                        break;
+                    }
+                    used += len;
+                }
+                Ok(Parsed::Inline { len, rewritten }) => {
+                    let request = Request::new(&rewritten, parser.arguments());
+                    if !self.take_command(session, &request) {
+                        break;
+                    }
+                    used += len;
+                }
+                Ok(Parsed::Incomplete { .. }) => {
+                    session.parser = Some(parser);
+                    return Ok(used);
+                }
+                Err(error) => {
+                    session.refuse(&format!("ERR {error}"));
+                    session.closing = true;
+                    used = bytes.len();
+                }
+            }
+        }
+        self.spare_parser = Some(parser);
+        Ok(used)
+    }
+
+    /// Whether a command was taken; if not, the session waits.
+    fn take_command(&mut self, session: &mut Session, request: &Request<'_>) -> bool {
+        if request.is_empty() {
+            return true;
+        }
+        match self.dispatch(session, request) {
+            Taken::Yes => true,
+            Taken::Not(stall) => {
+                self.stall(session, stall);
+                false
+            }
+            Taken::Last => {
+                session.closing = true;
+                true
+            }
+        }
+    }
+
+    /// Why no command may be taken, whatever it is.
+    fn full(&self, session: &Session) -> Option<Stall> {
+        let limits = &self.shared.limits;
+        if session.replies.len() >= limits.in_flight {
+            Some(Stall::InFlight)
+        } else if session.out.len() >= limits.output_pause_bytes {
+            Some(Stall::Output)
+        } else {
+            None
+        }
+    }
+
+    /// Lets a session wait.
+    fn stall(&mut self, session: &mut Session, stall: Stall) {
+        session.stall = Some(stall);
+        match stall {
+            // Woken by the reply, or by the flush, that they wait for.
+            Stall::Drain | Stall::InFlight | Stall::Output => {}
+            Stall::Backlog => self.choked.push(session.key),
+            Stall::Held { .. } => self.held.push(session.key),
+        }
+    }
+
+    /// Puts a session on the list of those to be flushed.
+    pub(super) fn mark_session(&mut self, key: Key) {
+        if let Some(session) = self.sessions.get_mut(key)
+            && !session.dirty
+        {
+            session.dirty = true;
+            self.dirty_sessions.push(key);
+        }
+    }
+
+    pub(super) fn flush_session(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        session.dirty = false;
+        match session.flush() {
+            Ok(true) if session.closing && session.replies.is_empty() => self.close(key),
+            Ok(true) if session.stall == Some(Stall::Output) => self.awake.push(key),
+            Ok(true) => {}
+            Ok(false) if session.out.len() > self.shared.limits.output_bytes => {
+                debug!(client = session.id, bytes = session.out.len(), "cut off a client that does not read");
+                self.close(key);
+            }
+            Ok(false) => {}
+            Err(_) => self.close(key),
+        }
+    }
+
+    /// Ends a session; replies that still come for it find nobody.
+    pub(super) fn close(&mut self, key: Key) {
+        if let Some(session) = self.sessions.release(key) {
+            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            self.leave(*session);
+        }
+    }
+
+    fn leave(&mut self, _session: Session) {}
+
+    pub(super) fn sweep_sessions(&mut self) {
+        let (now, idle) = (self.now, self.shared.limits.idle);
+        let mut gone = Vec::new();
+        for session in self.sessions.iter_mut() {
+            let quiet = now.duration_since(session.active);
+            if quiet >= super::SWEEP {
+                session.shrink();
+            }
+            if !idle.is_zero() && quiet >= idle && session.replies.is_empty() {
+                gone.push(session.key);
+            }
+        }
+        gone.into_iter().for_each(|key| self.close(key));
+    }
+}

@@ -1,0 +1,392 @@
+//! How are connections to nodes opened, fed, read and lost?
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mio::Interest;
+use mio::event::Event;
+use mio::net::TcpStream;
+use tracing::{debug, warn};
+
+use crate::address::Address;
+use crate::data::resp::{Form, Protocol, write_request};
+
+use super::super::arena::Key;
+use super::super::link::{Condition, Link, Purpose, Remote};
+use super::super::session::Stall;
+use super::super::waiter::{Pass, Waiter};
+use super::{Worker, link_token};
+
+/// First pause after a failed attempt to connect; doubles up to the limit.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// A reply that has come to this size without its end is passed on as it comes, if its client is next.
+const STREAM_FROM: usize = 32 * 1024;
+/// What an idle link may keep allocated for a part of a reply.
+const KEEP_PARTIAL: usize = 16 * 1024;
+
+/// A node that cannot be asked now: nothing was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct Unreachable(pub(in super::super) Address);
+
+impl Worker {
+    /// The link that all clients of this worker share, opened if need be.
+    pub(in super::super) fn pipeline(
+        &mut self,
+        remote: &Remote,
+        protocol: Protocol,
+    ) -> Result<Key, Unreachable> {
+        let known = self.pipelines.get(&(remote.clone(), protocol)).copied();
+        let key = known.unwrap_or_else(|| {
+            let key = self.new_link(remote.clone(), protocol, Purpose::Shared);
+            self.pipelines.insert((remote.clone(), protocol), key);
+            key
+        });
+        self.usable(key)
+    }
+
+    pub(in super::super) fn new_link(&mut self, remote: Remote, protocol: Protocol, purpose: Purpose) -> Key {
+        let now = self.now;
+        self.links.insert_with(|key| Link::new(key, remote, protocol, purpose, now))
+    }
+
+    /// Makes sure that a link is open or being opened.
+    #[inline]
+    pub(in super::super) fn usable(&mut self, key: Key) -> Result<Key, Unreachable> {
+        match self.links.get(key) {
+            Some(Link { condition: Condition::Ready | Condition::Connecting { .. }, .. }) => Ok(key),
+            Some(_) | None => self.open(key),
+        }
+    }
+
+    fn open(&mut self, key: Key) -> Result<Key, Unreachable> {
+        let Some(link) = self.links.get_mut(key) else {
+            return Err(Unreachable(self.shared.address.clone()));
+        };
+        let address = link.remote.address().clone();
+        if let Condition::Down { until } = link.condition
+            && self.now < until
+        {
+            return Err(Unreachable(address));
+        }
+        match connect(&address) {
+            Ok(socket) => {
+                self.begin(key, socket);
+                Ok(key)
+            }
+            Err(error) => {
+                let waiters = self.lose(key, &error);
+                debug_assert!(waiters.is_empty(), "a link that is down has no waiters");
+                Err(Unreachable(address))
+            }
+        }
+    }
+
+    /// A connection is on its way: what opens it is sent first.
+    fn begin(&mut self, key: Key, mut socket: TcpStream) {
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let registered = self.poll.registry().register(&mut socket, link_token(key), interest);
+        let until = self.now + self.shared.limits.connect;
+        let Some(link) = self.links.get_mut(key) else { return };
+        if let Err(error) = registered {
+            warn!(node = %link.remote.address(), %error, "cannot watch a connection");
+        }
+        let _ = socket.set_nodelay(true);
+        link.socket = Some(socket);
+        link.condition = Condition::Connecting { until };
+        greet(link);
+        self.mark_link(key);
+    }
+
+    /// Gives a link a request; whoever waits gets the reply.
+    #[inline]
+    pub(in super::super) fn send(&mut self, key: Key, request: &[u8], waiter: Waiter) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        link.out.push(request);
+        link.waiters.push_back(waiter);
+        if !link.dirty {
+            link.dirty = true;
+            self.dirty_links.push(key);
+        }
+    }
+
+    /// Whether a link has more to send than it should be given.
+    pub(in super::super) fn is_choked(&self, key: Key) -> bool {
+        self.links.get(key).is_some_and(|link| link.out.len() > self.shared.limits.node_backlog_bytes)
+    }
+
+    pub(super) fn mark_link(&mut self, key: Key) {
+        if let Some(link) = self.links.get_mut(key)
+            && !link.dirty
+        {
+            link.dirty = true;
+            self.dirty_links.push(key);
+        }
+    }
+
+    pub(super) fn flush_link(&mut self, key: Key) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        link.dirty = false;
+        if !matches!(link.condition, Condition::Ready) {
+            return;
+        }
+        let Some(socket) = &mut link.socket else { return };
+        if let Err(error) = link.out.flush(socket) {
+            self.fail_link(key, &error);
+        }
+    }
+
+    pub(super) fn link_event(&mut self, key: Key, event: &Event) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        if matches!(link.condition, Condition::Connecting { .. })
+            && (event.is_writable() || event.is_error())
+            && let Err(error) = connected(link)
+        {
+            return self.fail_link(key, &error);
+        }
+        if event.is_writable() {
+            self.mark_link(key);
+        }
+        if event.is_readable() || event.is_read_closed() || event.is_error() {
+            self.read_link(key);
+        }
+    }
+
+    fn read_link(&mut self, key: Key) {
+        let Some(mut link) = self.links.take(key) else { return };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let outcome = loop {
+            match link.read(&mut scratch) {
+                Ok(0) => break Err(ErrorKind::UnexpectedEof.into()),
+                Ok(n) => match self.take_replies(&mut link, &scratch[..n]) {
+                    Ok(()) if n < scratch.len() => break Ok(()),
+                    Ok(()) => {}
+                    Err(error) => break Err(error),
+                },
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break Ok(()),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        self.scratch = scratch;
+        self.links.put_back(key, link);
+        if let Err(error) = outcome {
+            self.fail_link(key, &error);
+        }
+    }
+
+    fn take_replies(&mut self, link: &mut Link, bytes: &[u8]) -> io::Result<()> {
+        if link.partial.is_empty() {
+            let used = self.take_whole_replies(link, bytes)?;
+            link.partial.extend_from_slice(&bytes[used..]);
+        } else {
+            let mut partial = std::mem::take(&mut link.partial);
+            partial.extend_from_slice(bytes);
+            let used = self.take_whole_replies(link, &partial)?;
+            partial.drain(..used);
+            link.partial = partial;
+        }
+        if link.partial.len() >= STREAM_FROM {
+            self.stream_partial(link);
+        }
+        Ok(())
+    }
+
+    /// Gives every complete reply to whom it is for; how many bytes they had.
+    fn take_whole_replies(&mut self, link: &mut Link, bytes: &[u8]) -> io::Result<usize> {
+        let mut used = 0;
+        while used < bytes.len() {
+            let scanned = link.scanner.scan(&bytes[used..]);
+            let len = match scanned.map_err(|e| io::Error::new(ErrorKind::InvalidData, e))? {
+                None => break,
+                Some(len) => len,
+            };
+            let reply = &bytes[used..used + len];
+            used += len;
+            if Form::of(reply[0]) == Some(Form::Push) || matches!(link.purpose, Purpose::Feed(_)) {
+                self.take_push(link, reply)?;
+                continue;
+            }
+            let Some(waiter) = link.waiters.pop_front() else {
+                return Err(io::Error::new(ErrorKind::InvalidData, "a reply that nobody asked for"));
+            };
+            link.answered += 1;
+            self.deliver(link, waiter, reply)?;
+        }
+        Ok(used)
+    }
+
+    /// A long reply is passed on before its end has come, so that it needs no memory here.
+    fn stream_partial(&mut self, link: &mut Link) {
+        let Some(Waiter::Client { session, sequence, .. }) = link.waiters.front() else { return };
+        let Some(client) = self.sessions.get_mut(*session) else {
+            return forget(link);
+        };
+        if !client.replies.is_next(*sequence) {
+            return;
+        }
+        let known = link.scanner.known().min(link.partial.len());
+        client.out.push(&link.partial[..known]);
+        client.streaming = true;
+        link.streaming = true;
+        let session = *session;
+        forget(link);
+        self.mark_session(session);
+    }
+
+    fn deliver(&mut self, link: &mut Link, waiter: Waiter, reply: &[u8]) -> io::Result<()> {
+        match waiter {
+            Waiter::Client { session, sequence, pass } => {
+                link.streaming = false;
+                finish(pass);
+                self.give(session, sequence, reply);
+            }
+            Waiter::Greeting if Form::of(reply[0]).is_some_and(Form::is_error) => {
+                let text = String::from_utf8_lossy(reply.trim_ascii_end()).into_owned();
+                return Err(io::Error::new(ErrorKind::PermissionDenied, text));
+            }
+            Waiter::Greeting | Waiter::Nobody => {}
+        }
+        Ok(())
+    }
+
+    fn take_push(&mut self, _link: &mut Link, _push: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// A session gets the reply of one of its requests.
+    pub(in super::super) fn give(&mut self, key: Key, sequence: u32, reply: &[u8]) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        session.streaming = false;
+        session.replies.give(sequence, reply, &mut session.out);
+        let wake = match session.stall {
+            Some(Stall::Drain) => session.replies.is_empty(),
+            Some(Stall::InFlight) => session.replies.len() <= self.shared.limits.in_flight / 2,
+            Some(Stall::Output | Stall::Backlog | Stall::Held { .. }) | None => false,
+        };
+        if wake {
+            self.awake.push(key);
+        }
+        if !session.dirty {
+            session.dirty = true;
+            self.dirty_sessions.push(key);
+        }
+    }
+
+    /// A link is lost: everybody who waits is told, and it is not tried again for a while.
+    pub(super) fn fail_link(&mut self, key: Key, error: &io::Error) {
+        let Some(link) = self.links.get(key) else { return };
+        let connected = matches!(link.condition, Condition::Ready);
+        let (address, streaming) = (link.remote.address().clone(), link.streaming);
+        let mut waiters = self.lose(key, error);
+        if streaming && let Some(Waiter::Client { session, .. }) = waiters.pop_front() {
+            // Half of its reply is out; there is no way to say so but this.
+            self.close(session);
+        }
+        let text = if connected {
+            format!(
+                "-ERR connection to node {address} was lost; the command may or may not have been executed\r\n"
+            )
+        } else {
+            unreachable_reply(&address)
+        };
+        for waiter in waiters {
+            self.disappoint(waiter, text.as_bytes());
+        }
+    }
+
+    /// A request will not be answered by its node.
+    fn disappoint(&mut self, waiter: Waiter, error: &[u8]) {
+        match waiter {
+            Waiter::Client { session, sequence, pass } => {
+                finish(pass);
+                self.give(session, sequence, error);
+            }
+            Waiter::Greeting | Waiter::Nobody => {}
+        }
+    }
+
+    /// Takes the connection off a link; returns who waited.
+    fn lose(&mut self, key: Key, error: &io::Error) -> VecDeque<Waiter> {
+        let Some(link) = self.links.get_mut(key) else { return VecDeque::new() };
+        let pause = FIRST_PAUSE.saturating_mul(1 << link.failures.min(16)).min(self.shared.limits.reconnect);
+        link.failures += 1;
+        link.condition = Condition::Down { until: self.now + pause };
+        warn!(node = %link.remote.address(), %error, ?pause, "connection to a node is lost");
+        link.disconnect()
+    }
+
+    pub(super) fn sweep_links(&mut self) {
+        let now = self.now;
+        let mut late = Vec::new();
+        for link in self.links.iter_mut() {
+            link.out.shrink();
+            if link.partial.is_empty() && link.partial.capacity() > KEEP_PARTIAL {
+                link.partial = Vec::new();
+            }
+            if let Condition::Connecting { until } = link.condition
+                && now >= until
+            {
+                late.push(link.key);
+            }
+        }
+        for key in late {
+            self.fail_link(key, &ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+/// What a client is told when a node cannot be asked: cluster clients try again after it.
+pub(in super::super) fn unreachable_reply(address: &Address) -> String {
+    format!("-CLUSTERDOWN The node {address} is not reachable; the command was not executed\r\n")
+}
+
+/// Tells the gate of a moving range that a command is done.
+fn finish(pass: Option<Box<Pass>>) {
+    if let Some(pass) = pass {
+        pass.finish();
+    }
+}
+
+/// Drops the part of a reply that is done with.
+fn forget(link: &mut Link) {
+    let known = link.scanner.known().min(link.partial.len());
+    link.partial.drain(..known);
+    link.scanner.forget(known);
+}
+
+/// What is sent first on a new connection.
+fn greet(link: &mut Link) {
+    match link.protocol {
+        Protocol::Resp2 => {}
+        Protocol::Resp3 => {
+            write_request(link.out.bytes(), &["HELLO", "3"]);
+            link.waiters.push_back(Waiter::Greeting);
+        }
+    }
+}
+
+/// Starts to connect. The address of a node is resolved by whoever announces it; here it must be numeric.
+fn connect(address: &Address) -> io::Result<TcpStream> {
+    let ip = address.host().parse().map_err(|e| io::Error::new(ErrorKind::InvalidInput, e))?;
+    TcpStream::connect(SocketAddr::new(ip, address.port()))
+}
+
+/// Whether the connection that was being opened is open.
+fn connected(link: &mut Link) -> io::Result<()> {
+    let Some(socket) = &mut link.socket else { return Ok(()) };
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    match socket.peer_addr() {
+        Ok(_) => {
+            debug!(node = %link.remote.address(), "connected to a node");
+            link.condition = Condition::Ready;
+            link.failures = 0;
+            Ok(())
+        }
+        Err(e) if e.kind() == ErrorKind::NotConnected => Ok(()),
+        Err(e) => Err(e),
+    }
+}
