@@ -1,1 +1,170 @@
 //! What does the proxy answer by itself? Pure functions from what it knows to a reply.
+//!
+//! [`answer`] writes the reply of a command whose handling is [`Local`](super::command::Handling::Local), or says what
+//! else has to be done: by the session, whose state it is, or with the help of a node.
+
+mod cluster;
+mod commands;
+mod config;
+mod facts;
+mod glob;
+mod hello;
+mod info;
+mod latency;
+mod slowlog;
+#[cfg(test)]
+mod tests;
+
+pub use facts::Facts;
+pub use glob::matches as glob_matches;
+pub use hello::{Hello, HelloRefused, write_hello};
+pub use slowlog::{SlowEntry, SlowLog, write_slowlog};
+
+use bytes::BufMut;
+
+use crate::data::command::Command;
+use crate::data::resp::{Protocol, Request, Writer, decimal};
+use crate::data::state::{Database, Topology};
+use crate::slots::Slot;
+
+/// The Redis whose commands, replies and errors these are.
+pub const REDIS_VERSION: &str = "7.0.15";
+
+/// What a reply may depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// The proxy.
+    pub facts: &'a Facts,
+    /// The database of the connection, if it has one.
+    pub database: Option<&'a Database>,
+    /// The user of the connection.
+    pub user: &'a str,
+    /// Whether the connection has subscribed to something.
+    pub subscribed: bool,
+    /// The slow commands of all workers.
+    pub slowlog: &'a SlowLog,
+}
+
+/// What became of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The reply is written.
+    Written,
+    /// Nothing is written: it changes or asks for what only the session knows (`AUTH`, `HELLO`, `CLIENT`, `RESET`,
+    /// `QUIT`, `READONLY`, `READWRITE`, `ASKING`), or what all workers share (`SLOWLOG RESET`, `CONFIG RESETSTAT`).
+    Session,
+    /// Nothing is written: how many keys of the slot has the node?
+    CountKeysInSlot(Slot),
+    /// Nothing is written: which keys of the slot has the node, at most so many?
+    KeysInSlot(Slot, usize),
+}
+
+/// What a client sees of the server that it talks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role<'a> {
+    Primary,
+    Replica { of: &'a crate::Address },
+}
+
+impl<'a> Context<'a> {
+    /// What clients see of the database, if it shows itself as a cluster.
+    fn topology(&self) -> Option<&'a Topology> {
+        self.database.filter(|database| !database.is_single()).map(Database::topology)
+    }
+
+    /// Whether clients are to believe that they talk to one Redis.
+    fn is_single(&self) -> bool {
+        self.database.is_some_and(Database::is_single)
+    }
+
+    fn role(&self) -> Role<'a> {
+        let topology = self.topology();
+        let holds_me = |shard: &&crate::data::state::Shard| {
+            topology.is_some_and(|topology| shard.replicas.contains(&topology.me))
+        };
+        let shard = topology.and_then(|topology| topology.shards.iter().find(holds_me));
+        shard.map_or(Role::Primary, |shard| Role::Replica { of: &shard.proxy })
+    }
+
+    fn mode(&self) -> &'static str {
+        if self.is_single() { "standalone" } else { "cluster" }
+    }
+}
+
+/// Writes the reply of a command, or says who else has to.
+pub fn answer<B: BufMut>(
+    command: &Command,
+    request: Request<'_>,
+    context: &Context<'_>,
+    out: &mut Writer<'_, B>,
+) -> Answer {
+    let (container, sub) = command.name().split_once('|').unwrap_or((command.name(), ""));
+    match container {
+        "cluster" => return cluster::answer(sub, request, context, out),
+        "command" => commands::answer(sub, request, out),
+        "latency" => latency::answer(sub, request, out),
+        "info" => info::write_info(request, context, out),
+        "slowlog" if sub != "reset" => slowlog::answer(sub, request, context.slowlog, out),
+        "config" if sub == "get" => config::write_config(request, context, out),
+        "ping" => write_ping(request, context.subscribed, out),
+        "echo" => out.bulk(request.argument(1)),
+        "time" => write_time(context.facts, out),
+        "select" => write_select(request, context, out),
+        "role" => write_role(context, out),
+        "lolwut" => out.verbatim(&format!("Redis ver. {REDIS_VERSION}\n")),
+        "module" => out.array(0),
+        "acl" => out.bulk(context.user),
+        _ => return Answer::Session,
+    }
+    Answer::Written
+}
+
+/// A subscriber of RESP2 gets an array, so that it can tell the answer from a message.
+fn write_ping<B: BufMut>(request: Request<'_>, subscribed: bool, out: &mut Writer<'_, B>) {
+    if request.len() > 2 {
+        return out.error("ERR wrong number of arguments for 'ping' command");
+    }
+    if subscribed && out.protocol() == Protocol::Resp2 {
+        out.array(2);
+        out.bulk("pong");
+        out.bulk(request.argument(1));
+    } else if request.len() == 2 {
+        out.bulk(request.argument(1));
+    } else {
+        out.simple("PONG");
+    }
+}
+
+fn write_time<B: BufMut>(facts: &Facts, out: &mut Writer<'_, B>) {
+    out.array(2);
+    out.bulk(facts.now.as_secs().to_string());
+    out.bulk(facts.now.subsec_micros().to_string());
+}
+
+fn write_select<B: BufMut>(request: Request<'_>, context: &Context<'_>, out: &mut Writer<'_, B>) {
+    match decimal(request.argument(1)) {
+        Some(0) => out.ok(),
+        Some(_) if context.is_single() => out.error("ERR DB index is out of range"),
+        Some(_) => out.error("ERR SELECT is not allowed in cluster mode"),
+        None => out.error("ERR value is not an integer or out of range"),
+    }
+}
+
+fn write_role<B: BufMut>(context: &Context<'_>, out: &mut Writer<'_, B>) {
+    match context.role() {
+        Role::Primary => {
+            out.array(3);
+            out.bulk("master");
+            out.integer(0);
+            out.array(0);
+        }
+        Role::Replica { of } => {
+            out.array(5);
+            out.bulk("slave");
+            out.bulk(of.host());
+            out.integer(i64::from(of.port()));
+            out.bulk("connected");
+            out.integer(0);
+        }
+    }
+}

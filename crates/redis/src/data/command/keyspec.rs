@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::flags::{ACCESS_WORDS, INCOMPLETE, NOT_KEY, words};
+use super::Command;
+use super::flags::{ACCESS, ACCESS_WORDS, INCOMPLETE, NOT_KEY, OW, RO, RW, UPDATE, words};
 use crate::data::resp::{Request, decimal};
 
 /// Keys that need no allocation.
@@ -102,7 +103,24 @@ impl KeyPosition {
         self.access & NOT_KEY == 0
     }
 
-    /// What the command does with it, in Redis's words.
+    /// What a request does with it, in Redis's words.
+    pub fn access_in(
+        self,
+        command: &Command,
+        request: Request<'_>,
+    ) -> impl Iterator<Item = &'static str> + Clone {
+        let says = |word: &str| request.from(2).any(|other| other.eq_ignore_ascii_case(word.as_bytes()));
+        let access = match command.name() {
+            "set" if says("GET") => RW | ACCESS | UPDATE,
+            "set" => OW | UPDATE,
+            "bitfield" if says("SET") || says("INCRBY") => RW | ACCESS | UPDATE,
+            "bitfield" => RO | ACCESS,
+            _ => self.access,
+        };
+        words(ACCESS_WORDS, access)
+    }
+
+    /// What the command does with it in general, in Redis's words.
     pub fn access(self) -> impl Iterator<Item = &'static str> + Clone {
         words(ACCESS_WORDS, self.access)
     }

@@ -178,11 +178,11 @@ impl Command {
         let (first, last, step) = self.key_range();
         [first, last, step].into_iter().for_each(|number| out.integer(i64::from(number)));
         set(out, CATEGORY_WORDS, categories(self.flags, self.categories));
-        out.array(self.tips.len());
+        out.set(self.tips.len());
         self.tips.iter().for_each(|tip| out.bulk(tip));
-        out.array(self.keys.len());
+        out.set(self.keys.len());
         self.keys.iter().for_each(|spec| spec.describe(out));
-        out.array(self.subcommands.len());
+        out.set(self.subcommands.len());
         self.subcommands.iter().for_each(|sub| sub.describe(out));
     }
 

@@ -77,6 +77,12 @@ impl<'a> Request<'a> {
         self.arguments.get(index).map_or(&[], |span| span.of(self.bytes))
     }
 
+    /// What is left without the first arguments, as a request of its own.
+    #[must_use]
+    pub fn tail(&self, from: usize) -> Request<'a> {
+        Request { bytes: self.bytes, arguments: self.arguments.get(from..).unwrap_or_default() }
+    }
+
     /// The arguments from the `index`-th on.
     pub fn from(&self, index: usize) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let bytes = self.bytes;

@@ -1,0 +1,96 @@
+//! `HELLO`: which protocol, who, under which name?
+
+use bytes::BufMut;
+
+use super::{Context, REDIS_VERSION, Role};
+use crate::data::resp::{Protocol, Request, Writer, decimal};
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hello<'a> {
+    /// The protocol that it wants from now on.
+    pub protocol: Option<Protocol>,
+    /// User and password.
+    pub auth: Option<(&'a [u8], &'a [u8])>,
+    /// Its name.
+    pub name: Option<&'a [u8]>,
+}
+
+/// A `HELLO` that is not understood. The text is an error line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HelloRefused {
+    /// The version is no number.
+    #[error("ERR Protocol version is not an integer or out of range")]
+    NotANumber,
+    /// There is no such version.
+    #[error("NOPROTO unsupported protocol version")]
+    UnknownVersion,
+    /// No such option, or half of one.
+    #[error("ERR Syntax error in HELLO option '{0}'")]
+    UnknownOption(String),
+    /// A name that would break a line of `CLIENT LIST`.
+    #[error("ERR Client names cannot contain spaces, newlines or special characters.")]
+    InvalidName,
+}
+
+impl<'a> Hello<'a> {
+    /// Reads the arguments of `HELLO`.
+    pub fn parse(request: Request<'a>) -> Result<Hello<'a>, HelloRefused> {
+        let mut hello = Hello::default();
+        if request.len() > 1 {
+            let version = decimal(request.argument(1)).ok_or(HelloRefused::NotANumber)?;
+            hello.protocol = match version {
+                2 => Some(Protocol::Resp2),
+                3 => Some(Protocol::Resp3),
+                _ => return Err(HelloRefused::UnknownVersion),
+            };
+        }
+        let mut at = 2;
+        while at < request.len() {
+            let option = request.argument(at);
+            let left = request.len() - at - 1;
+            if option.eq_ignore_ascii_case(b"AUTH") && left >= 2 {
+                hello.auth = Some((request.argument(at + 1), request.argument(at + 2)));
+                at += 3;
+            } else if option.eq_ignore_ascii_case(b"SETNAME") && left >= 1 {
+                let name = request.argument(at + 1);
+                if !name.iter().all(u8::is_ascii_graphic) {
+                    return Err(HelloRefused::InvalidName);
+                }
+                hello.name = Some(name);
+                at += 2;
+            } else {
+                let option = String::from_utf8_lossy(option).into_owned();
+                return Err(HelloRefused::UnknownOption(option));
+            }
+        }
+        Ok(hello)
+    }
+}
+
+/// Writes who answers, in the protocol that was just agreed upon.
+pub fn write_hello<B: BufMut>(context: &Context<'_>, client_id: i64, out: &mut Writer<'_, B>) {
+    let protocol = match out.protocol() {
+        Protocol::Resp2 => 2,
+        Protocol::Resp3 => 3,
+    };
+    let role = match context.role() {
+        Role::Primary => "master",
+        Role::Replica { .. } => "replica",
+    };
+    out.map(7);
+    for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        out.bulk(name);
+        out.bulk(value);
+    }
+    for (name, value) in [("proto", protocol), ("id", client_id)] {
+        out.bulk(name);
+        out.integer(value);
+    }
+    for (name, value) in [("mode", context.mode()), ("role", role)] {
+        out.bulk(name);
+        out.bulk(value);
+    }
+    out.bulk("modules");
+    out.array(0);
+}
