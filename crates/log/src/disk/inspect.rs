@@ -6,8 +6,8 @@ use std::path::Path;
 use super::change::changes;
 use super::checkpoint::Checkpoint;
 use super::error::{DiskError, DiskResult};
-use super::journal::{self, Replayed};
 use super::record::Salt;
+use super::replay::{self, Replayed};
 use super::segment::{self, SEGMENT_HEADER, Segment};
 use crate::entry::{History, Offset};
 use crate::keys::LogName;
@@ -79,8 +79,8 @@ pub fn inspect(dir: &Path, depth: Depth) -> DiskResult<DirReport> {
     };
     let mut pending = BTreeMap::new();
     let replayed =
-        journal::replay(&super::journal_dir(dir), checkpoint.key, checkpoint.next_group, |_, content| {
-            for (log, _) in changes(content).flatten() {
+        replay::replay(&super::journal_dir(dir), checkpoint.key, checkpoint.next_group, |_, content| {
+            for (log, _) in changes(&content).flatten() {
                 *pending.entry(log).or_default() += 1;
             }
             Ok(())

@@ -2,26 +2,33 @@
 //!
 //! A journal file is filled with zeros once, by a thread that prepares it in advance, and is then written over again and
 //! again: overwriting blocks that exist needs no file-system transaction, so a sync costs what the device needs and
-//! nothing more. While no prepared file is there, one grows under the writing. A group begins on a block of its own, has a number and a checksum; what an earlier use of the file left behind
-//! has a lower number.
+//! nothing more. While no prepared file is there, one grows under the writing. A group begins on a block of its own, has
+//! a number and a checksum; what an earlier use of the file left behind has a lower number. Two groups may be on their
+//! way at a time, so each also says which group was durable when it was written: whatever is missing behind that one was
+//! never acknowledged.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
+
+use bytes::Bytes;
 
 use super::error::{DiskError, DiskResult};
 use super::files::sync_dir;
-use super::record::{crc32c, u32_at, u64_at};
+use super::record::crc32c;
 
 /// Groups begin at multiples of this, so that no acknowledged byte is ever written again.
-const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 /// Bytes before the content of a group.
-const GROUP_HEADER: usize = 32;
-const MAGIC: u32 = 0x4a50_4143;
+pub(super) const GROUP_HEADER: usize = 32;
+pub(super) const MAGIC: u32 = 0x4a50_4143;
+/// Says that a group's header has the number of a group that was durable when it was written.
+pub(super) const KNOWS_DURABLE: u8 = 1;
 /// Zeros written ahead when a file grows: the sync that pays for growing pays for the next groups too.
-const AHEAD: usize = 256 * 1024;
+const AHEAD: u64 = 256 * 1024;
 /// Zeros written at once when a file is prepared.
 const FILL: usize = 1024 * 1024;
 
@@ -33,11 +40,19 @@ pub struct Group {
 
 impl Default for Group {
     fn default() -> Group {
-        Group { bytes: vec![0; GROUP_HEADER] }
+        Group::for_bytes(0)
     }
 }
 
 impl Group {
+    /// An empty group with room for so many bytes.
+    #[must_use]
+    pub fn for_bytes(expected: usize) -> Group {
+        let mut bytes = Vec::with_capacity((GROUP_HEADER + expected).next_multiple_of(BLOCK));
+        bytes.resize(GROUP_HEADER, 0);
+        Group { bytes }
+    }
+
     /// Where the content goes.
     pub fn content(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -49,21 +64,22 @@ impl Group {
         self.bytes.len() - GROUP_HEADER
     }
 
-    fn seal(&mut self, number: u64, key: u32) -> &[u8] {
+    fn seal(&mut self, number: u64, durable: u64, key: u32) {
         let content = self.len() as u32;
         self.bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         self.bytes[8..16].copy_from_slice(&number.to_le_bytes());
         self.bytes[16..20].copy_from_slice(&content.to_le_bytes());
+        self.bytes[20..28].copy_from_slice(&durable.to_le_bytes());
+        self.bytes[28] = KNOWS_DURABLE;
         let crc = crc32c(&self.bytes[8..]) ^ key;
         self.bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK), 0);
-        &self.bytes
     }
 
-    /// Ready for the next group; the memory is kept.
-    pub fn clear(&mut self) {
-        self.bytes.truncate(GROUP_HEADER);
-        self.bytes.fill(0);
+    /// The group as it was written; what is read of it later shares this memory.
+    #[must_use]
+    pub fn freeze(self) -> Bytes {
+        self.bytes.into()
     }
 }
 
@@ -71,7 +87,7 @@ impl Group {
 #[derive(Debug)]
 pub struct JournalFile {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
     /// How long it may become.
     size: u64,
     /// How long it is.
@@ -91,6 +107,8 @@ pub struct Journal {
     free: Vec<JournalFile>,
     at: u64,
     next_group: u64,
+    /// Every group up to this one is durable.
+    durable: u64,
     next_file: u64,
     /// Where a file is asked for, and where it arrives.
     wanted: SyncSender<PathBuf>,
@@ -105,7 +123,13 @@ pub fn prepare(size: u64, wanted: &Receiver<PathBuf>, prepared: &SyncSender<Opti
         if filled.is_err() {
             std::fs::remove_file(&path).ok();
         }
-        let file = filled.ok().map(|file| JournalFile { path, file, size, grown: size, first_group: 0 });
+        let file = filled.ok().map(|file| JournalFile {
+            path,
+            file: Arc::new(file),
+            size,
+            grown: size,
+            first_group: 0,
+        });
         if prepared.send(file).is_err() {
             return;
         }
@@ -124,35 +148,49 @@ fn fill(path: &Path, size: u64) -> std::io::Result<File> {
 }
 
 impl Journal {
-    /// Goes on with this group. Everything in the directory may be written over.
+    /// Goes on with this group. Everything in the directory may be written over but the files that are still needed,
+    /// each given with its first group.
     pub fn begin(
         dir: &Path,
         key: u32,
         file_bytes: u64,
         next_group: u64,
+        needed: &[(PathBuf, u64)],
         (wanted, prepared): (SyncSender<PathBuf>, Receiver<Option<JournalFile>>),
     ) -> DiskResult<Journal> {
-        let mut free = Vec::new();
+        let (mut free, mut live) = (Vec::new(), VecDeque::new());
         let mut next_file = 0;
         for path in journal_files(dir)? {
             let opened = File::options().read(true).write(true).open(&path);
             let opened = opened.and_then(|file| Ok((file.metadata()?.len(), file)));
             let (size, file) = opened.map_err(|error| DiskError::io(&path, &error))?;
+            let file = Arc::new(file);
             next_file = next_file.max(number_of(&path) + 1);
-            let (size, grown) = (size.max(file_bytes), size);
-            free.push(JournalFile { path, file, size, grown, first_group: 0 });
+            // A file that is needed is full, whatever its length: nothing is written behind a tail that may be torn.
+            match needed.iter().find(|(other, _)| *other == path) {
+                Some((_, first_group)) => {
+                    live.push_back(JournalFile { path, file, size, grown: size, first_group: *first_group });
+                }
+                None => {
+                    let (size, grown) = (size.max(file_bytes), size);
+                    free.push(JournalFile { path, file, size, grown, first_group: 0 });
+                }
+            }
         }
+        live.make_contiguous().sort_by_key(|file| file.first_group);
+        let at = live.back().map_or(0, |file| file.size);
         let dir = dir.to_owned();
-        let live = VecDeque::new();
         let asked = false;
+        let durable = next_group - 1;
         let mut journal = Journal {
             dir,
             key,
             file_bytes,
             live,
             free,
-            at: 0,
+            at,
             next_group,
+            durable,
             next_file,
             wanted,
             prepared,
@@ -162,10 +200,16 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The number of the next group.
+    /// The first group that is not durable.
     #[must_use]
-    pub fn next_group(&self) -> u64 {
-        self.next_group
+    pub fn first_pending(&self) -> u64 {
+        self.durable + 1
+    }
+
+    /// Groups that were placed and are not durable.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.next_group - self.first_pending()
     }
 
     /// Bytes of the files that cannot be written over yet.
@@ -174,25 +218,40 @@ impl Journal {
         self.live.iter().map(|file| file.size).sum()
     }
 
-    /// Writes a group and makes it durable. After `Full` nothing has happened.
-    pub fn write(&mut self, group: &mut Group) -> DiskResult<()> {
+    /// Gives a group its number and its place.
+    pub fn place(&mut self, group: &mut Group) -> DiskResult<Write> {
         let number = self.next_group;
-        let bytes = group.seal(number, self.key);
-        let end = self.at + bytes.len() as u64;
+        group.seal(number, self.durable, self.key);
+        let bytes = group.bytes.len() as u64;
+        let end = self.at + bytes;
         self.receive();
-        let ready =
-            self.free.iter().any(|file| file.grown >= self.file_bytes && file.size >= bytes.len() as u64);
+        let ready = self.free.iter().any(|file| file.grown >= self.file_bytes && file.size >= bytes);
         // A file that would have to grow is left as it is as soon as there is one that does not.
         if self.live.back().is_none_or(|file| end > file.size || (end > file.grown && ready)) {
-            let next = self.next_file(bytes.len() as u64, number)?;
+            let next = self.next_file(bytes, number)?;
             self.live.push_back(next);
             self.at = 0;
         }
         let Some(current) = self.live.back_mut() else { return Err(DiskError::Closed) };
-        current.write(bytes, self.at)?;
-        self.at += bytes.len() as u64;
+        let write =
+            Write { file: Arc::clone(&current.file), path: current.path.clone(), at: self.at, number };
+        self.at += bytes;
         self.next_group += 1;
-        Ok(())
+        if self.at <= current.grown {
+            return Ok(write);
+        }
+        // There is no room until there is: what the file lacks is written now, so that the group only overwrites.
+        if let Err(error) = current.grow(self.at) {
+            self.at -= bytes;
+            self.next_group -= 1;
+            return Err(error);
+        }
+        Ok(write)
+    }
+
+    /// The group with this number is durable, and all before it.
+    pub fn completed(&mut self, number: u64) {
+        self.durable = number;
     }
 
     /// A prepared file, if one has arrived.
@@ -228,6 +287,7 @@ impl Journal {
         let file = file.map_err(|error| DiskError::io(&path, &error))?;
         sync_dir(&self.dir)?;
         self.next_file += 1;
+        let file = Arc::new(file);
         Ok(JournalFile { path, file, size: self.file_bytes.max(needed), grown: 0, first_group })
     }
 
@@ -240,22 +300,35 @@ impl Journal {
 }
 
 impl JournalFile {
-    fn write(&mut self, bytes: &[u8], at: u64) -> DiskResult<()> {
-        let end = at + bytes.len() as u64;
-        if let Err(error) = self.file.write_all_at(bytes, at) {
-            // Nothing was synced: what is left of the group is written over by the next one.
+    /// Makes the file at least this long, and some more.
+    fn grow(&mut self, end: u64) -> DiskResult<()> {
+        let wanted = self.size.min(end + AHEAD).max(end);
+        let zeros = vec![0; (wanted - self.grown) as usize];
+        if let Err(error) = self.file.write_all_at(&zeros, self.grown) {
             self.file.set_len(self.grown).ok();
             return Err(DiskError::io(&self.path, &error));
         }
-        if end > self.grown {
-            self.grown = end;
-            let zeros = vec![0; AHEAD.min(self.size.saturating_sub(end) as usize)];
-            if self.file.write_all_at(&zeros, end).is_ok() {
-                self.grown += zeros.len() as u64;
-            }
-        }
-        let synced = self.file.sync_data();
-        synced.map_err(|error| DiskError::Failed(format!("{}: {error}", self.path.display())))
+        self.grown = wanted;
+        Ok(())
+    }
+}
+
+/// A group on its way to the disk.
+#[derive(Debug)]
+pub struct Write {
+    /// The group's number.
+    pub number: u64,
+    file: Arc<File>,
+    path: PathBuf,
+    at: u64,
+}
+
+impl Write {
+    /// Writes the group and makes it durable. Its place exists, so a failure is never a want of room that could be
+    /// taken back.
+    pub fn perform(&self, group: &Group) -> DiskResult<()> {
+        let done = self.file.write_all_at(&group.bytes, self.at).and_then(|()| self.file.sync_data());
+        done.map_err(|error| DiskError::Failed(format!("{}: {error}", self.path.display())))
     }
 }
 
@@ -270,113 +343,4 @@ pub fn journal_files(dir: &Path) -> DiskResult<Vec<PathBuf>> {
 
 fn number_of(path: &Path) -> u64 {
     path.file_stem().and_then(|stem| stem.to_str()).and_then(|stem| stem.parse().ok()).unwrap_or_default()
-}
-
-/// What a replay of the journal found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replayed {
-    /// Groups that were replayed.
-    pub groups: u64,
-    /// Bytes of them.
-    pub bytes: u64,
-    /// What an unfinished write left at the end, if anything; nobody was told that it was there.
-    pub torn: Option<String>,
-}
-
-/// Gives every group from this number on to `take`, in order. A group that is not whole is a torn tail if nothing
-/// follows it, and damage if something does: then acknowledged entries are lost, and that is an error.
-pub fn replay(
-    dir: &Path,
-    key: u32,
-    first: u64,
-    mut take: impl FnMut(u64, &[u8]) -> DiskResult<()>,
-) -> DiskResult<Replayed> {
-    let mut replayed = Replayed::default();
-    let mut expected = first;
-    let paths = journal_files(dir)?;
-    while let Some((path, at)) = find_first(&paths, key, expected)? {
-        let bytes = std::fs::read(&path).map_err(|error| DiskError::io(&path, &error))?;
-        let mut at = at;
-        while let Some(content) = group_at(&bytes, key, at, expected) {
-            take(expected, content)?;
-            replayed.groups += 1;
-            replayed.bytes += content.len() as u64;
-            at += (GROUP_HEADER + content.len()).next_multiple_of(BLOCK);
-            expected += 1;
-        }
-        if at + 16 <= bytes.len() && u32_at(&bytes, at) == MAGIC && u64_at(&bytes, at + 8) >= expected {
-            replayed.torn = Some(format!("{} at {at}: group {expected} is not whole", path.display()));
-        }
-    }
-    match find_later(&paths, key, expected)? {
-        None => Ok(replayed),
-        Some((path, number)) => Err(DiskError::Corrupt {
-            dir: dir.display().to_string(),
-            what: format!(
-                "group {expected} of the journal is gone, and group {number} follows in {}",
-                path.display()
-            ),
-        }),
-    }
-}
-
-/// The whole group with this number at this place.
-fn group_at(bytes: &[u8], key: u32, at: usize, number: u64) -> Option<&[u8]> {
-    (number_at(bytes, key, at)? == number).then_some(())?;
-    let len = u32_at(bytes, at + 16) as usize;
-    bytes.get(at + GROUP_HEADER..at + GROUP_HEADER + len)
-}
-
-/// The number of the whole group at this place, if there is one.
-fn number_at(bytes: &[u8], key: u32, at: usize) -> Option<u64> {
-    let header = bytes.get(at..at + GROUP_HEADER)?;
-    let len = u32_at(header, 16) as usize;
-    let body = bytes.get(at + 8..at + GROUP_HEADER + len)?;
-    (u32_at(header, 0) == MAGIC && crc32c(body) ^ key == u32_at(header, 4)).then(|| u64_at(header, 8))
-}
-
-/// The file and place at which a group begins. A file's groups are consecutive, so most files are ruled out by their
-/// first header.
-fn find_first(paths: &[PathBuf], key: u32, number: u64) -> DiskResult<Option<(PathBuf, usize)>> {
-    for path in paths {
-        let head = first_number(path)?;
-        if head.is_none_or(|first| first > number) {
-            continue;
-        }
-        let bytes = std::fs::read(path).map_err(|error| DiskError::io(path, &error))?;
-        let places = (0..bytes.len()).step_by(BLOCK);
-        let mut candidates = places.filter(|at| claims(&bytes, *at, number));
-        if let Some(at) = candidates.find(|at| group_at(&bytes, key, *at, number).is_some()) {
-            return Ok(Some((path.clone(), at)));
-        }
-    }
-    Ok(None)
-}
-
-/// Whether the header at this place has this number; cheap.
-fn claims(bytes: &[u8], at: usize, number: u64) -> bool {
-    at + GROUP_HEADER <= bytes.len() && u32_at(bytes, at) == MAGIC && u64_at(bytes, at + 8) == number
-}
-
-fn first_number(path: &Path) -> DiskResult<Option<u64>> {
-    let file = File::open(path).map_err(|error| DiskError::io(path, &error))?;
-    let mut header = [0; GROUP_HEADER];
-    let read = file.read_exact_at(&mut header, 0).is_ok();
-    Ok((read && u32_at(&header, 0) == MAGIC).then(|| u64_at(&header, 8)))
-}
-
-/// A whole group with a number above this one.
-fn find_later(paths: &[PathBuf], key: u32, number: u64) -> DiskResult<Option<(PathBuf, u64)>> {
-    for path in paths {
-        let bytes = std::fs::read(path).map_err(|error| DiskError::io(path, &error))?;
-        for at in (0..bytes.len()).step_by(BLOCK) {
-            let later = at + GROUP_HEADER <= bytes.len()
-                && u32_at(&bytes, at) == MAGIC
-                && u64_at(&bytes, at + 8) > number;
-            if later && let Some(found) = number_at(&bytes, key, at) {
-                return Ok(Some((path.clone(), found)));
-            }
-        }
-    }
-    Ok(None)
 }

@@ -1,5 +1,6 @@
 //! How are the logs of one host kept on disk? Every append goes into one journal, whose sync makes the appends of all
-//! logs durable at once, and into its log's own segments, from which it is read and with which it is dropped.
+//! logs durable at once. Later, in the background and in large pieces, it moves into its log's own segments, from which
+//! it is read and with which it is dropped; until then it is read from memory.
 //!
 //! ```text
 //! <dir>/checkpoint        what the segments durably hold, and from which group on the journal is to be replayed
@@ -8,18 +9,25 @@
 //! <dir>/lock              one process at a time
 //! ```
 //!
-//! Why a journal and segments, and what else was considered, is in `docs/adr/log-0001-journal-and-segments.md`.
+//! Why a journal and segments, and what else was considered, is in `docs/adr/log-0001-journal-and-segments.md`; why the
+//! segments are filled later, in `docs/adr/log-0002-segments-filled-later.md`.
 
 mod change;
 pub mod checkpoint;
+mod draft;
 pub mod error;
 mod files;
+mod fill;
 pub mod inspect;
 mod journal;
+mod read;
 pub(crate) mod record;
 mod recovery;
+mod replay;
 mod segment;
 mod shelf;
+mod tail;
+mod upkeep;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -30,15 +38,18 @@ use tokio::sync::{mpsc, oneshot};
 use crate::entry::{Entry, History, Offset};
 use crate::keys::LogName;
 pub use error::{DiskError, DiskResult};
-pub use journal::Replayed;
 pub use record::MAX_DATA;
 pub use recovery::Recovery;
+pub use replay::Replayed;
 pub use writer::Done;
 
+use draft::Append;
 use files::Files;
+use fill::Pen;
 use journal::Journal;
 use shelf::Shelf;
-use writer::{Command, Flush, Shelves, Writer};
+use upkeep::{Filler, Upkeep};
+use writer::{Command, Shelves, Turns};
 
 /// Commands that may wait for the writer; who comes after them waits outside.
 const QUEUE: usize = 8192;
@@ -100,6 +111,7 @@ impl Disk {
     /// Opens a directory, or makes one there. Everything that was durable is in it. Blocking.
     pub fn open(dir: &Path, options: Options) -> DiskResult<Disk> {
         let opened = recovery::open(dir, &options)?;
+        let recovery = opened.recovery.clone();
         if let Some(torn) = &opened.recovery.replayed.torn {
             tracing::warn!(torn, "cut a torn tail off the journal");
         }
@@ -107,44 +119,14 @@ impl Disk {
             tracing::error!(%log, "log is shorter than it was when it was synced");
         }
         let (commands, queue) = mpsc::channel(QUEUE);
-        let (flusher, flushes) = std::sync::mpsc::sync_channel(1);
-        let (report, flushed) = std::sync::mpsc::sync_channel(1);
-        let (wanted, wishes) = std::sync::mpsc::sync_channel(1);
-        let (filled, prepared) = std::sync::mpsc::sync_channel(1);
-        let size = options.journal_file_bytes;
-        let preparer = named("log-preparer", move || journal::prepare(size, &wishes, &filled))?;
-        let journal =
-            Journal::begin(&journal_dir(dir), opened.key, size, opened.next_group, (wanted, prepared))?;
-        let writer = Writer {
-            dir: dir.to_owned(),
-            options,
-            shelves: Arc::clone(&opened.shelves),
-            files: Arc::clone(&opened.files),
-            journal,
-            next_log: opened.next_log,
-            key: opened.key,
-            dirty: Default::default(),
-            expected: 1,
-            since_checkpoint: 0,
-            checkpointing: false,
-            failure: None,
-            flusher,
-            flushed,
-            _lock: opened.lock,
-        };
-        let place = dir.to_owned();
-        let threads = vec![
-            preparer,
-            named("log-flusher", move || flush_all(&place, &flushes, &report))?,
-            named("log-writer", move || writer.run(queue))?,
-        ];
-        let inner = Inner {
-            commands,
-            shelves: opened.shelves,
-            files: opened.files,
-            recovery: opened.recovery,
-            threads: Mutex::new(threads),
-        };
+        let (upkeep, mut threads) = start(dir, options, opened)?;
+        let (shelves, files) = (Arc::clone(&upkeep.shelves), Arc::clone(&upkeep.files));
+        let turns = Arc::new(Turns::new(queue, upkeep));
+        for name in ["log-writer-a", "log-writer-b"] {
+            let turns = Arc::clone(&turns);
+            threads.push(named(name, move || turns.run())?);
+        }
+        let inner = Inner { commands, shelves, files, recovery, threads: Mutex::new(threads) };
         Ok(Disk { inner: Arc::new(inner) })
     }
 
@@ -204,13 +186,13 @@ impl DiskLog {
         self.shelf.start()
     }
 
-    /// Everything that was written.
+    /// Everything that is durable.
     #[must_use]
     pub fn history(&self) -> History {
         self.shelf.history()
     }
 
-    /// First offset and length in bytes of each segment.
+    /// First offset and length in bytes of each segment; what is still in memory only is not counted.
     #[must_use]
     pub fn segments(&self) -> Vec<(Offset, u64)> {
         self.shelf.segments()
@@ -218,7 +200,7 @@ impl DiskLog {
 
     /// Queues entries for the end of the log; `done` is told when they are durable. Waits only for the queue.
     pub async fn append(&self, entries: Vec<Entry>, done: Done) -> DiskResult<()> {
-        self.disk.send(Command::Append(self.shelf.id, entries, done)).await
+        self.disk.send(Command::Append(Append { shelf: Arc::clone(&self.shelf), entries, done })).await
     }
 
     /// Queues a cut of everything from this offset on.
@@ -246,7 +228,7 @@ impl DiskLog {
         self.disk.ask(|done| Command::Repair(self.shelf.id, entries, done)).await
     }
 
-    /// Entries from this offset on, durable or not, each checked: at least one if there is one, and about so many bytes.
+    /// Durable entries from this offset on, each checked: at least one if there is one, and about so many bytes.
     /// Blocking, usually for as long as it takes to copy from the page cache.
     pub fn read(&self, from: Offset, max_bytes: usize) -> DiskResult<Vec<Entry>> {
         self.shelf.read(from, max_bytes, &self.disk.inner.files)
@@ -258,16 +240,53 @@ fn named(name: &str, body: impl FnOnce() + Send + 'static) -> DiskResult<std::th
     spawned.map_err(|error| DiskError::Failed(error.to_string()))
 }
 
-/// Makes checkpoints until the writer has gone.
-fn flush_all(
+/// The threads behind the writers, and what the writers know of them.
+fn start(
     dir: &Path,
-    flushes: &std::sync::mpsc::Receiver<Flush>,
-    report: &std::sync::mpsc::SyncSender<(u64, DiskResult<()>)>,
-) {
-    while let Ok(flush) = flushes.recv() {
-        let outcome = flush.perform(dir);
-        if report.send((flush.checkpoint.next_group, outcome)).is_err() {
-            return;
-        }
-    }
+    options: Options,
+    opened: recovery::Opened,
+) -> DiskResult<(Upkeep, Vec<std::thread::JoinHandle<()>>)> {
+    let (wanted, wishes) = std::sync::mpsc::sync_channel(1);
+    let (prepared, arrived) = std::sync::mpsc::sync_channel(1);
+    let (fills, to_fill) = std::sync::mpsc::sync_channel(1);
+    let (flushes, to_flush) = std::sync::mpsc::sync_channel(1);
+    // One report of each thread at a time: neither ever waits for the writers.
+    let (report, reports) = std::sync::mpsc::sync_channel(2);
+    let (size, pen, place) =
+        (options.journal_file_bytes, Pen::new(&opened.files, options.segment_bytes), dir.to_owned());
+    let from_filler = report.clone();
+    let threads = vec![
+        named("log-preparer", move || journal::prepare(size, &wishes, &prepared))?,
+        named("log-filler", move || fill::fill_all(pen, &to_fill, &from_filler))?,
+        named("log-flusher", move || fill::flush_all(&place, &to_flush, &report))?,
+    ];
+    let journal = Journal::begin(
+        &journal_dir(dir),
+        opened.key,
+        size,
+        opened.next_group,
+        &opened.needed,
+        (wanted, arrived),
+    )?;
+    let upkeep = Upkeep {
+        dir: dir.to_owned(),
+        options,
+        key: opened.key,
+        shelves: opened.shelves,
+        files: opened.files,
+        journal,
+        next_log: opened.next_log,
+        unfilled: opened.unfilled,
+        tail_bytes: opened.tail_bytes,
+        filler: opened.full.map_or(Filler::Idle, |error| Filler::Full(error, std::time::Instant::now())),
+        unsynced: opened.unsynced,
+        since_checkpoint: opened.replayed_bytes,
+        checkpointing: false,
+        failure: None,
+        fills,
+        flushes,
+        reports,
+        _lock: opened.lock,
+    };
+    Ok((upkeep, threads))
 }

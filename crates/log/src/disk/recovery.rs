@@ -1,19 +1,23 @@
 //! How is a directory opened? The checkpoint says what the files durably hold; the journal says what came after.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, TryLockError};
-use std::path::Path;
-use std::sync::{Arc, RwLock};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use bytes::Bytes;
 
 use super::Options;
-use super::change::changes;
+use super::change::{Change, changes};
 use super::checkpoint::Checkpoint;
 use super::error::{DiskError, DiskResult};
 use super::files::{Files, sync_dir};
-use super::journal::{self, Replayed};
+use super::fill::{Fill, Flush, Pen};
+use super::replay::{self, Replayed};
 use super::segment::parse_name;
 use super::shelf::Shelf;
-use super::writer::{Flush, Shelves, apply};
+use super::tail::Chunk;
+use super::writer::{Shelves, apply, find};
 use crate::entry::Offset;
 use crate::keys::LogName;
 
@@ -35,39 +39,132 @@ pub struct Opened {
     pub(super) next_group: u64,
     pub(super) next_log: u64,
     pub(super) recovery: Recovery,
+    /// The rest is of a disk that was too full for what the journal holds; elsewhere nothing is left to do.
+    pub(super) full: Option<DiskError>,
+    /// Files of the journal that are still needed, each with its first group.
+    pub(super) needed: Vec<(PathBuf, u64)>,
+    pub(super) replayed_bytes: u64,
+    pub(super) unfilled: BTreeSet<u64>,
+    pub(super) tail_bytes: u64,
+    pub(super) unsynced: BTreeSet<PathBuf>,
 }
 
 /// Brings a directory up to date, or makes one.
 pub fn open(dir: &Path, options: &Options) -> DiskResult<Opened> {
-    let segments = super::segments_dir(dir);
-    let journals = super::journal_dir(dir);
     let lock = prepare(dir)?;
     let checkpoint = load(dir)?;
     let files = Arc::new(Files::default());
-    let shelves = restore(&segments, &checkpoint, &files)?;
+    let shelves = restore(&super::segments_dir(dir), &checkpoint, &files)?;
+    let mut filling = Filling {
+        dir,
+        shelves: &shelves,
+        pen: Pen::new(&files, options.segment_bytes),
+        most: options.checkpoint_bytes,
+        unfilled: BTreeSet::new(),
+        tail_bytes: 0,
+        touched: BTreeSet::new(),
+        full: None,
+    };
     let mut next_log = checkpoint.next_log;
-    let replayed = journal::replay(&journals, checkpoint.key, checkpoint.next_group, |number, content| {
-        for change in changes(content) {
-            let (log, change) = change.ok_or_else(|| DiskError::Corrupt {
-                dir: dir.display().to_string(),
-                what: format!("group {number} of the journal holds something unknown"),
-            })?;
-            next_log = next_log.max(log + 1);
-            match apply(log, &change, dir, &shelves, &files, options.segment_bytes) {
-                // A log that a later group removes may have lost its place already.
-                Err(DiskError::NoSuchLog) => {}
-                applied => applied?,
-            }
-        }
+    let first = checkpoint.next_group;
+    let replayed = replay::replay(&super::journal_dir(dir), checkpoint.key, first, |number, content| {
+        next_log = next_log.max(filling.take(number, &content, &files)? + 1);
         Ok(())
     })?;
+    replay::erase(&replayed.unacknowledged)?;
+    filling.fill()?;
+    let Filling { unfilled, touched, mut full, .. } = filling;
+    let tail_bytes = unfilled.iter().filter_map(|log| find(&shelves, *log).ok());
+    let tail_bytes = tail_bytes.map(|shelf| shelf.tail_bytes() as u64).sum();
     let damaged = trim(&shelves, &files)?;
-    let next_group = checkpoint.next_group + replayed.groups;
-    if replayed.groups > 0 || replayed.torn.is_some() {
-        settle(dir, &shelves, checkpoint.key, next_group, next_log)?;
+    let next_group = first + replayed.groups;
+    let mut unsynced = touched;
+    if full.is_none() && (replayed.groups > 0 || replayed.torn.is_some()) {
+        full = settle(
+            dir,
+            &shelves,
+            &mut unsynced,
+            Checkpoint::of(checkpoint.key, next_group, next_log, vec![]),
+        )?;
     }
-    let recovery = Recovery { replayed, damaged };
-    Ok(Opened { lock, shelves, files, key: checkpoint.key, next_group, next_log, recovery })
+    let needed = if full.is_some() { replayed.files.clone() } else { Vec::new() };
+    Ok(Opened {
+        lock,
+        shelves,
+        files,
+        key: checkpoint.key,
+        next_group,
+        next_log,
+        full,
+        needed,
+        replayed_bytes: replayed.bytes,
+        unfilled,
+        tail_bytes,
+        unsynced,
+        recovery: Recovery { replayed, damaged },
+    })
+}
+
+/// What the journal says happens again, and tails move into segments whenever enough has gathered.
+struct Filling<'a> {
+    dir: &'a Path,
+    shelves: &'a Shelves,
+    pen: Pen,
+    /// Bytes of tails in memory, unless there is no room elsewhere.
+    most: u64,
+    unfilled: BTreeSet<u64>,
+    tail_bytes: u64,
+    touched: BTreeSet<PathBuf>,
+    full: Option<DiskError>,
+}
+
+impl Filling<'_> {
+    /// Lets a group happen again; answers with the highest log in it.
+    fn take(&mut self, number: u64, content: &Bytes, files: &Files) -> DiskResult<u64> {
+        let unknown = || DiskError::Corrupt {
+            dir: self.dir.display().to_string(),
+            what: format!("group {number} of the journal holds something unknown"),
+        };
+        let mut highest = 0;
+        for change in changes(content) {
+            let (log, change) = change.ok_or_else(unknown)?;
+            highest = highest.max(log);
+            let happened = match &change {
+                Change::Append(records) => {
+                    let chunk = Chunk::of(content.slice_ref(records)).ok_or_else(unknown)?;
+                    self.unfilled.insert(log);
+                    self.tail_bytes += records.len() as u64;
+                    find(self.shelves, log).and_then(|shelf| shelf.publish(chunk))
+                }
+                other => apply(log, other, self.dir, self.shelves, files),
+            };
+            match happened {
+                // A log that a later group removes may have lost its place already.
+                Err(DiskError::NoSuchLog) => {}
+                happened => happened?,
+            }
+        }
+        if self.tail_bytes > self.most && self.full.is_none() {
+            self.fill()?;
+        }
+        Ok(highest)
+    }
+
+    /// A disk without room is no reason not to open: everything is in the journal and in memory.
+    fn fill(&mut self) -> DiskResult<()> {
+        let logs = std::mem::take(&mut self.unfilled).into_iter();
+        let shelves = logs.filter_map(|log| find(self.shelves, log).ok());
+        let logs = shelves.map(|shelf| (Arc::clone(&shelf), shelf.end())).collect();
+        let filled = Fill { before: 0, logs }.perform(&mut self.pen);
+        self.touched.extend(filled.touched);
+        self.unfilled.extend(filled.unfinished);
+        self.tail_bytes = self.tail_bytes.saturating_sub(filled.bytes as u64);
+        match filled.outcome {
+            Err(error @ DiskError::Full(_)) => self.full = Some(error),
+            outcome => outcome?,
+        }
+        Ok(())
+    }
 }
 
 fn prepare(dir: &Path) -> DiskResult<File> {
@@ -131,7 +228,7 @@ fn restore(segments: &Path, checkpoint: &Checkpoint, files: &Files) -> DiskResul
 /// Cuts off what was written and never made it into the journal; names the logs that are too short instead.
 fn trim(shelves: &Shelves, files: &Files) -> DiskResult<Vec<LogName>> {
     let mut damaged = Vec::new();
-    for shelf in shelves.read().unwrap_or_else(std::sync::PoisonError::into_inner).values() {
+    for shelf in shelves.read().unwrap_or_else(PoisonError::into_inner).values() {
         if shelf.trim(files)? > 0 {
             damaged.push(shelf.name.clone());
         }
@@ -139,10 +236,28 @@ fn trim(shelves: &Shelves, files: &Files) -> DiskResult<Vec<LogName>> {
     Ok(damaged)
 }
 
-/// What was replayed is in the files now: makes that durable, so that the journal begins anew.
-fn settle(dir: &Path, shelves: &Shelves, key: u32, next_group: u64, next_log: u64) -> DiskResult<()> {
-    let all = shelves.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let paths = all.values().flat_map(|shelf| shelf.paths()).collect();
-    let logs = all.values().map(|shelf| shelf.saved()).collect();
-    Flush { checkpoint: Checkpoint::of(key, next_group, next_log, logs), paths }.perform(dir)
+/// What was replayed is in the files now: makes that durable, so that the journal begins anew. Answers why it does not,
+/// if there is no room for the checkpoint.
+fn settle(
+    dir: &Path,
+    shelves: &Shelves,
+    unsynced: &mut BTreeSet<PathBuf>,
+    checkpoint: Checkpoint,
+) -> DiskResult<Option<DiskError>> {
+    let logs = {
+        let all = shelves.read().unwrap_or_else(PoisonError::into_inner);
+        all.values().map(|shelf| shelf.saved()).collect()
+    };
+    // Cuts and resets that were replayed changed files as well; syncing one too many costs little.
+    let active = shelves.read().unwrap_or_else(PoisonError::into_inner);
+    unsynced.extend(active.values().map(|shelf| shelf.active_path()));
+    drop(active);
+    let flush = Flush { checkpoint: Checkpoint { logs, ..checkpoint }, paths: std::mem::take(unsynced) };
+    match flush.perform(dir) {
+        Err(error @ DiskError::Full(_)) => {
+            *unsynced = flush.paths;
+            Ok(Some(error))
+        }
+        outcome => outcome.map(|()| None),
+    }
 }

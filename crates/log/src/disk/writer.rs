@@ -1,39 +1,24 @@
-//! The one writer of a directory: takes what is waiting from all logs, makes it durable in one go, then tells everyone.
+//! Who writes? Two threads that take turns: while one waits for the disk, the other gathers, encodes and sends the next
+//! group. A group is acknowledged when it and every group before it is durable.
 //!
-//! Appends are first written to the segments (so that a full disk is noticed while everything can still be taken back),
-//! then to the journal, which is synced. Everything else changes files in a way that cannot be taken back, so it goes
-//! into the journal first and alone. When the journal has grown enough, a second thread syncs the segments, writes a
-//! checkpoint, and the journal's files are used again.
+//! What is made durable before anybody is told is one write to the journal and one sync, for all logs of the host. The
+//! segments are filled afterwards, in the background ([`super::upkeep`]). Changes other than appends cannot be taken
+//! back, so each goes into the journal alone and then happens to the files.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tokio::sync::mpsc;
 
-use super::Options;
-use super::change::{self, Change};
-use super::checkpoint::Checkpoint;
+use super::change::Change;
+use super::draft::{Append, Draft, Staged, Told};
 use super::error::{DiskError, DiskResult};
-use super::files::{Files, sync_dir};
-use super::journal::{Group, Journal};
-use super::record;
-use super::shelf::{Before, Shelf};
+use super::files::Files;
+use super::journal::{Group, Write};
+use super::shelf::Shelf;
+use super::upkeep::Upkeep;
 use crate::entry::{Entry, History, Offset};
 use crate::keys::LogName;
-
-/// Appends in one group; a sync is worth more of them than any client count will bring.
-const GROUP_APPENDS: usize = 4096;
-/// Bytes after which a group is closed: about what a disk writes in the time of a sync.
-const GROUP_BYTES: usize = 4 * 1024 * 1024;
-/// How long a group waits for the next append: a fraction of a sync.
-const GATHER: Duration = Duration::from_micros(50);
-/// From so many files on, one sync of the file system is cheaper than one of each file.
-const SYNC_ALL_FROM: usize = 32;
-
-/// The journal may hold this many times what makes a checkpoint due.
-const MAX_JOURNAL: u64 = 8;
 
 /// Told when a change is durable, or why it is not.
 pub type Done = Box<dyn FnOnce(DiskResult<()>) + Send>;
@@ -44,7 +29,7 @@ pub type Made = Box<dyn FnOnce(DiskResult<Arc<Shelf>>) + Send>;
 /// What the writer can be asked.
 pub enum Command {
     /// Entries at the end of a log.
-    Append(u64, Vec<Entry>, Done),
+    Append(Append),
     /// Forget a log's tail.
     Cut(u64, Offset, Done),
     /// Drop a log's beginning.
@@ -64,291 +49,230 @@ pub enum Command {
 /// The logs of a directory; readers share it.
 pub type Shelves = Arc<RwLock<BTreeMap<u64, Arc<Shelf>>>>;
 
-/// What the writer owns.
-pub struct Writer {
-    pub(super) dir: PathBuf,
-    pub(super) options: Options,
-    pub(super) shelves: Shelves,
-    pub(super) files: Arc<Files>,
-    pub(super) journal: Journal,
-    pub(super) next_log: u64,
-    pub(super) key: u32,
-    /// Logs that were changed since the last checkpoint began.
-    pub(super) dirty: BTreeSet<u64>,
-    /// Bytes in the journal since the last checkpoint began.
-    pub(super) since_checkpoint: u64,
-    pub(super) checkpointing: bool,
-    /// Appends in the last group.
-    pub(super) expected: usize,
-    pub(super) failure: Option<DiskError>,
-    pub(super) flusher: std::sync::mpsc::SyncSender<Flush>,
-    /// What became of the checkpoint before a group.
-    pub(super) flushed: std::sync::mpsc::Receiver<(u64, DiskResult<()>)>,
-    /// Held for as long as anything is written.
-    pub(super) _lock: std::fs::File,
+/// What the writing threads share. Whoever has the intake takes the disk before it lets the other have the intake, so
+/// groups get their places in the order in which they were gathered. Nobody holds either while the device works.
+pub struct Turns {
+    intake: Mutex<Intake>,
+    disk: Mutex<Writer>,
+    /// A group is durable, or has failed.
+    completed: Condvar,
 }
 
-/// A checkpoint to be made: what to sync, then what to write.
-pub struct Flush {
-    pub(super) checkpoint: Checkpoint,
-    pub(super) paths: Vec<PathBuf>,
+struct Intake {
+    commands: mpsc::Receiver<Command>,
+    /// The command that ended the last group.
+    held: Option<Command>,
+    closed: bool,
+    /// Bytes of the last group, to make room for as many again.
+    expected: usize,
+}
+
+/// What is changed by one thread at a time.
+pub struct Writer {
+    upkeep: Upkeep,
+}
+
+/// Whether there may be more to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    Go,
+    Stop,
+}
+
+impl Turns {
+    /// Commands come from there and are carried out by this writer.
+    pub fn new(commands: mpsc::Receiver<Command>, upkeep: Upkeep) -> Turns {
+        let intake = Intake { commands, held: None, closed: false, expected: 0 };
+        Turns { intake: Mutex::new(intake), disk: Mutex::new(Writer { upkeep }), completed: Condvar::new() }
+    }
+
+    /// Works until the directory is closed or nobody can ask any more. Blocking: for a thread of its own.
+    pub fn run(&self) {
+        while self.turn() == Flow::Go {}
+    }
+
+    fn turn(&self) -> Flow {
+        let mut intake = lock(&self.intake);
+        if intake.closed {
+            return Flow::Stop;
+        }
+        match intake.next() {
+            None => {
+                intake.closed = true;
+                self.alone().upkeep.close().ok();
+                return Flow::Stop;
+            }
+            Some(Command::Append(append)) => self.appends(append, intake),
+            Some(Command::Close(done)) => {
+                intake.closed = true;
+                done(self.alone().upkeep.close());
+                return Flow::Stop;
+            }
+            Some(other) => self.alone().perform(other),
+        }
+        Flow::Go
+    }
+
+    /// The disk when nothing is on its way there.
+    fn alone(&self) -> MutexGuard<'_, Writer> {
+        let idle = self.completed.wait_while(lock(&self.disk), |writer| writer.upkeep.is_writing());
+        idle.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One group of appends.
+    fn appends(&self, first: Append, mut intake: MutexGuard<'_, Intake>) {
+        let mut draft = Draft::for_bytes(intake.expected);
+        draft.add(first);
+        intake.gather(&mut draft);
+        intake.expected = draft.bytes();
+        let placed = lock(&self.disk).place(draft);
+        drop(intake);
+        match placed {
+            Ok(sent) => self.send(sent),
+            Err(told) => tell(told),
+        }
+    }
+
+    fn send(&self, sent: Sent) {
+        let outcome = sent.write.perform(&sent.group);
+        let before = |writer: &mut Writer| writer.upkeep.is_waiting_before(&sent.write);
+        let writer = self.completed.wait_while(lock(&self.disk), before);
+        let told = writer.unwrap_or_else(PoisonError::into_inner).complete(sent, outcome);
+        self.completed.notify_all();
+        tell(told);
+    }
+}
+
+fn tell(told: Vec<Told>) {
+    told.into_iter().for_each(|(done, outcome)| done(outcome));
+}
+
+/// A group on its way to the disk.
+struct Sent {
+    write: Write,
+    group: Group,
+    appends: Vec<Staged>,
+    told: Vec<Told>,
+}
+
+impl Intake {
+    fn next(&mut self) -> Option<Command> {
+        self.held.take().or_else(|| self.commands.blocking_recv())
+    }
+
+    /// Adds the appends that are waiting, up to the first command that is none.
+    fn gather(&mut self, draft: &mut Draft) {
+        while self.held.is_none() && !draft.is_full() {
+            match self.commands.try_recv() {
+                Ok(Command::Append(append)) => draft.add(append),
+                Ok(other) => self.held = Some(other),
+                Err(_) => return,
+            }
+        }
+    }
 }
 
 impl Writer {
-    /// Works until it is closed or nobody can ask any more. Blocking: for a thread of its own.
-    pub fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        let mut group = Group::default();
-        while let Some(first) = commands.blocking_recv() {
-            let mut next = Some(first);
-            while let Some(command) = next.take() {
-                match command {
-                    Command::Append(log, entries, done) => {
-                        next = self.appends((log, entries, done), &mut commands, &mut group);
-                    }
-                    Command::Close(done) => {
-                        done(self.close());
-                        return;
-                    }
-                    other => self.alone(other, &mut group),
-                }
-            }
-            self.checkpoint_if_due();
+    /// Gives a group of appends its place. If there is nothing to write, answers whom to tell what.
+    fn place(&mut self, draft: Draft) -> Result<Sent, Vec<Told>> {
+        if let Err(error) = self.upkeep.may_append() {
+            return Err(draft.refuse().map(|done| (done, Err(error.clone()))).collect());
         }
-        self.close().ok();
-    }
-
-    /// One group of appends. Answers with the command that ended it, if one did.
-    fn appends(
-        &mut self,
-        first: (u64, Vec<Entry>, Done),
-        commands: &mut mpsc::Receiver<Command>,
-        group: &mut Group,
-    ) -> Option<Command> {
-        let mut marks: HashMap<u64, (Arc<Shelf>, Before)> = HashMap::new();
-        let mut done: Vec<Done> = Vec::new();
-        let mut outcome = self.failure.clone().map_or(Ok(()), Err);
-        let mut append = Some(first);
-        let mut other = None;
-        group.clear();
-        while let Some((log, entries, told)) = append.take() {
-            match outcome.is_ok().then(|| self.stage(log, &entries, group, &mut marks)) {
-                // One log's trouble is not the others'.
-                Some(Err(error @ (DiskError::OutOfOrder { .. } | DiskError::NoSuchLog))) => told(Err(error)),
-                staged => {
-                    outcome = staged.unwrap_or(outcome);
-                    done.push(told);
-                }
-            }
-            if done.len() < GROUP_APPENDS && group.len() < GROUP_BYTES {
-                match self.next_append(commands, done.len()) {
-                    Some(Command::Append(log, entries, told)) => append = Some((log, entries, told)),
-                    command => other = command,
-                }
-            }
+        let (mut group, appends, mut told) = draft.check();
+        if appends.is_empty() {
+            return Err(told);
         }
-        self.expected = done.len();
-        if outcome.is_ok() && !done.is_empty() {
-            self.since_checkpoint += group.len() as u64;
-            self.dirty.extend(marks.keys());
-            outcome = self.journal.write(group);
-        }
-        if let Err(error) = &outcome {
-            self.take_back(marks, error);
-        }
-        done.into_iter().for_each(|told| told(outcome.clone()));
-        other
-    }
-
-    /// What is waiting; or what comes in a moment, while this group is smaller than the last one: the same appenders
-    /// are about to come again, and a sync without them would have to be followed by one with them.
-    fn next_append(&self, commands: &mut mpsc::Receiver<Command>, gathered: usize) -> Option<Command> {
-        let begin = Instant::now();
-        loop {
-            match commands.try_recv() {
-                Ok(command) => return Some(command),
-                Err(_) if gathered < self.expected && begin.elapsed() < GATHER => std::thread::yield_now(),
-                Err(_) => return None,
+        match self.upkeep.place(&mut group) {
+            Ok(write) => Ok(Sent { write, group, appends, told }),
+            Err(error) => {
+                appends.iter().rev().for_each(Staged::take_back);
+                told.extend(appends.into_iter().map(|append| (append.done, Err(error.clone()))));
+                Err(told)
             }
         }
     }
 
-    fn stage(
-        &self,
-        log: u64,
-        entries: &[Entry],
-        group: &mut Group,
-        marks: &mut HashMap<u64, (Arc<Shelf>, Before)>,
-    ) -> DiskResult<()> {
-        let shelf = self.shelf(log)?;
-        if entries.first().is_none_or(|first| first.offset != shelf.end()) {
-            return Err(DiskError::OutOfOrder { log: shelf.name.clone(), end: shelf.end() });
+    /// A group was written, or was not, and so were all before it. Answers whom to tell what.
+    fn complete(&mut self, sent: Sent, outcome: DiskResult<()>) -> Vec<Told> {
+        let Sent { write, group, appends, mut told } = sent;
+        // A group behind one that failed is not found by a replay.
+        let mut outcome = self.upkeep.works().and(outcome);
+        self.upkeep.written(&write, &outcome);
+        if outcome.is_ok() {
+            let bytes = appends.iter().map(Staged::bytes).sum();
+            let group = group.freeze();
+            outcome = appends.iter().try_for_each(|append| append.publish(&group));
+            self.upkeep.published(bytes, appends.iter().map(Staged::log));
         }
-        marks.entry(log).or_insert_with(|| (Arc::clone(&shelf), shelf.mark()));
-        let encode = |out: &mut Vec<u8>| entries.iter().for_each(|e| record::encode(out, shelf.salt(), e));
-        let records = change::put_append(group.content(), log, encode);
-        shelf.append(&group.content()[records], &self.files, self.options.segment_bytes)
+        told.extend(appends.into_iter().map(|append| (append.done, outcome.clone())));
+        told
     }
 
-    /// The group did not become durable: it never was. After anything but a want of room nothing is believed any more.
-    fn take_back(&mut self, marks: HashMap<u64, (Arc<Shelf>, Before)>, error: &DiskError) {
-        let mut undone = Ok(());
-        for (shelf, before) in marks.into_values() {
-            undone = undone.and(shelf.back_to(before, &self.files));
-        }
-        let fatal = !matches!(error, DiskError::Full(_));
-        if let Err(error) = if fatal { Err(error.clone()) } else { undone } {
-            self.fail(error);
-        }
-    }
-
-    fn fail(&mut self, error: DiskError) {
-        if self.failure.is_none() {
-            tracing::error!(%error, dir = %self.dir.display(), "log directory failed");
-            self.failure = Some(error);
-        }
-    }
-
-    fn shelf(&self, log: u64) -> DiskResult<Arc<Shelf>> {
-        let shelves = self.shelves.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        shelves.get(&log).cloned().ok_or(DiskError::NoSuchLog)
-    }
-
-    fn alone(&mut self, command: Command, group: &mut Group) {
+    fn perform(&mut self, command: Command) {
         match command {
-            Command::Cut(log, from, done) => done(self.change(log, &Change::Cut(from), group)),
-            Command::Truncate(log, before, done) => done(self.change(log, &Change::Truncate(before), group)),
-            Command::Reset(log, history, done) => done(self.change(log, &Change::Reset(history), group)),
-            Command::Remove(log, done) => done(self.change(log, &Change::Remove, group)),
-            Command::Create(name, made) => made(self.create(name, group)),
+            Command::Cut(log, from, done) => done(self.change(log, &Change::Cut(from))),
+            Command::Truncate(log, before, done) => done(self.change(log, &Change::Truncate(before))),
+            Command::Reset(log, history, done) => done(self.change(log, &Change::Reset(history))),
+            Command::Remove(log, done) => done(self.change(log, &Change::Remove)),
+            Command::Create(name, made) => made(self.create(name)),
             Command::Repair(log, entries, done) => {
-                done(self.shelf(log).and_then(|shelf| shelf.repair(&entries, &self.files)));
+                let shelf = find(&self.upkeep.shelves, log);
+                done(shelf.and_then(|shelf| shelf.repair(&entries, &self.upkeep.files)));
             }
-            Command::Append(..) | Command::Close(_) => {}
+            Command::Append(_) | Command::Close(_) => {}
         }
+        self.upkeep.tend();
     }
 
-    fn create(&mut self, name: LogName, group: &mut Group) -> DiskResult<Arc<Shelf>> {
+    fn create(&mut self, name: LogName) -> DiskResult<Arc<Shelf>> {
         let present = {
-            let shelves = self.shelves.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let shelves = self.upkeep.shelves.read().unwrap_or_else(PoisonError::into_inner);
             shelves.values().find(|shelf| shelf.name == name).cloned()
         };
         if let Some(shelf) = present {
             return Ok(shelf);
         }
-        let log = self.next_log;
-        self.next_log += 1;
-        self.change(log, &Change::Create(name), group)?;
-        self.shelf(log)
+        let log = self.upkeep.next_log;
+        self.upkeep.next_log += 1;
+        self.change(log, &Change::Create(name))?;
+        find(&self.upkeep.shelves, log)
     }
 
-    /// Into the journal, then into the files.
-    fn change(&mut self, log: u64, change: &Change<'_>, group: &mut Group) -> DiskResult<()> {
-        self.failure.clone().map_or(Ok(()), Err)?;
-        group.clear();
+    /// Into the journal, then into the files; nobody fills those meanwhile.
+    fn change(&mut self, log: u64, change: &Change<'_>) -> DiskResult<()> {
+        self.upkeep.await_filler();
+        self.upkeep.works()?;
+        let mut group = Group::default();
         change.encode(log, group.content());
-        let written = self.journal.write(group).and_then(|()| {
-            self.since_checkpoint += group.len() as u64;
-            self.dirty.insert(log);
-            apply(log, change, &self.dir, &self.shelves, &self.files, self.options.segment_bytes)
-        });
-        if let Err(error) = &written
-            && !matches!(error, DiskError::Full(_) | DiskError::NoSuchLog)
-        {
-            self.fail(error.clone());
-        }
-        written
-    }
-
-    fn checkpoint_if_due(&mut self) {
-        // A journal that outgrows its bound waits for the segments: that is how a slow disk slows appends down.
-        let overdue = self.journal.live_bytes() > MAX_JOURNAL * self.options.checkpoint_bytes;
-        let flushed = if overdue && self.checkpointing {
-            self.flushed.recv().ok()
-        } else {
-            self.flushed.try_recv().ok()
-        };
-        if let Some((before, outcome)) = flushed {
-            self.checkpointed(before, outcome);
-        }
-        let due = self.since_checkpoint >= self.options.checkpoint_bytes;
-        if due && !self.checkpointing && self.failure.is_none() {
-            self.since_checkpoint = 0;
-            let flush = self.flush();
-            self.checkpointing = self.flusher.send(flush).is_ok();
-        }
-    }
-
-    /// What a checkpoint at this moment consists of.
-    fn flush(&mut self) -> Flush {
-        let dirty = std::mem::take(&mut self.dirty);
-        let paths = dirty.iter().filter_map(|log| self.shelf(*log).ok()).flat_map(|shelf| shelf.paths());
-        let paths = paths.collect();
-        let shelves = self.shelves.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let logs = shelves.values().map(|shelf| shelf.saved()).collect();
-        let checkpoint = Checkpoint::of(self.key, self.journal.next_group(), self.next_log, logs);
-        Flush { checkpoint, paths }
-    }
-
-    fn checkpointed(&mut self, before: u64, outcome: DiskResult<()>) {
-        self.checkpointing = false;
-        match outcome {
-            Ok(()) => self.journal.release(before),
-            // The journal still has everything; the next checkpoint is tried when as much again was written.
-            Err(DiskError::Full(why)) => {
-                tracing::warn!(why, "no room for a checkpoint of the logs");
-                self.dirty
-                    .extend(self.shelves.read().unwrap_or_else(std::sync::PoisonError::into_inner).keys());
-            }
-            Err(error) => self.fail(error),
-        }
-    }
-
-    fn close(&mut self) -> DiskResult<()> {
-        self.failure.clone().map_or(Ok(()), Err)?;
-        if self.checkpointing
-            && let Ok((before, outcome)) = self.flushed.recv()
-        {
-            self.checkpointed(before, outcome);
-        }
-        self.flush().perform(&self.dir)
+        let write = self.upkeep.place(&mut group)?;
+        let written = write.perform(&group);
+        self.upkeep.written(&write, &written);
+        written?;
+        let applied = apply(log, change, &self.upkeep.dir, &self.upkeep.shelves, &self.upkeep.files);
+        self.upkeep.changed(log, &applied);
+        applied
     }
 }
 
-impl Flush {
-    /// Syncs the files, then writes the checkpoint.
-    pub fn perform(&self, dir: &std::path::Path) -> DiskResult<()> {
-        let segments = super::segments_dir(dir);
-        if self.paths.len() >= SYNC_ALL_FROM {
-            let opened = std::fs::File::open(&segments).map_err(|error| DiskError::io(&segments, &error))?;
-            nix::unistd::syncfs(&opened).map_err(|error| DiskError::io(&segments, &error.into()))?;
-        } else {
-            for path in &self.paths {
-                sync_file(path)?;
-            }
-        }
-        sync_dir(&segments)?;
-        self.checkpoint.save(dir)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file that was dropped in the meantime needs no sync.
-fn sync_file(path: &std::path::Path) -> DiskResult<()> {
-    match std::fs::File::options().write(true).open(path).and_then(|file| file.sync_data()) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(DiskError::io(path, &error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
+/// The log with this id.
+pub fn find(shelves: &Shelves, log: u64) -> DiskResult<Arc<Shelf>> {
+    let shelves = shelves.read().unwrap_or_else(PoisonError::into_inner);
+    shelves.get(&log).cloned().ok_or(DiskError::NoSuchLog)
 }
 
-/// Changes the files of a log; the same when it happens and when it is replayed.
+/// Changes a log; the same when it happens and when it is replayed.
 pub fn apply(
     log: u64,
     change: &Change<'_>,
     dir: &std::path::Path,
     shelves: &Shelves,
     files: &Files,
-    segment_bytes: u64,
 ) -> DiskResult<()> {
-    let mut all = shelves.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut all = shelves.write().unwrap_or_else(PoisonError::into_inner);
     if let Change::Create(name) = change {
         let shelf = Shelf::new(&super::segments_dir(dir), log, name.clone(), History::default());
         all.insert(log, Arc::new(shelf));
@@ -356,7 +280,8 @@ pub fn apply(
     }
     let shelf = all.get(&log).cloned().ok_or(DiskError::NoSuchLog)?;
     match change {
-        Change::Append(records) => shelf.append(records, files, segment_bytes),
+        // Appends are published with the memory of their group.
+        Change::Append(_) => Ok(()),
         Change::Cut(from) => shelf.cut(*from, files),
         Change::Truncate(before) => shelf.truncate(*before, files),
         Change::Reset(history) => shelf.reset(history.clone(), files),

@@ -3,7 +3,7 @@
 //! A disk that refuses a write ends the copy's life, and a new one begins from what is on disk once there is hope: that
 //! is what happens after a crash, so it needs no rules of its own.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,13 +85,18 @@ pub(super) struct Copy {
     pub(super) snapshots: Arc<dyn Snapshots>,
     pub(super) notices: mpsc::UnboundedSender<Notice>,
     pub(super) progress: watch::Sender<Progress>,
+    /// What readers were told last.
+    published: Progress,
     pub(super) background: JoinSet<()>,
     /// Everything that is not durable yet, and what was written just before: what followers mostly want.
     pub(super) recent: VecDeque<Entry>,
     pub(super) recent_bytes: usize,
-    pub(super) tickets: HashMap<Ticket, Reply>,
+    /// In the order in which they were taken, which is the order in which they are placed or refused.
+    pub(super) tickets: VecDeque<(Ticket, Reply)>,
     /// Appends that were taken and have not happened yet.
     gathered: Vec<(Ticket, Vec<Bytes>)>,
+    /// Whether more than one of them came together the last time.
+    has_company: bool,
     pub(super) placed: VecDeque<Placed>,
     pub(super) repairs: Vec<(Offset, oneshot::Sender<()>)>,
     pub(super) life: u64,
@@ -129,11 +134,13 @@ impl Copy {
             snapshots,
             notices,
             progress: watch::Sender::new(progress),
+            published: progress,
             background: JoinSet::new(),
             recent: VecDeque::new(),
             recent_bytes: 0,
-            tickets: HashMap::new(),
+            tickets: VecDeque::new(),
             gathered: Vec::new(),
+            has_company: false,
             placed: VecDeque::new(),
             repairs: Vec::new(),
             life: 0,
@@ -158,7 +165,10 @@ impl Copy {
         let Some(mut reports) = self.reports.take() else { return };
         let mut session = self.session.clone();
         session.mark_changed();
-        let mut tick = Instant::now();
+        // Kept over the turns of the loop: registering a timer and a waiter for every entry costs more than the entry.
+        let tick = tokio::time::sleep_until(Instant::now());
+        let renewal = renewed(session);
+        tokio::pin!(tick, renewal);
         loop {
             tokio::select! {
                 biased;
@@ -169,39 +179,39 @@ impl Copy {
                         self.notice(notice).await;
                     }
                 }
-                changed = session.changed() => match changed {
-                    Ok(()) => {
-                        let state = *session.borrow_and_update();
-                        self.leased(state).await;
-                    }
-                    Err(_) => return,
-                },
-                () = tokio::time::sleep_until(tick) => {
+                renewal_seen = &mut renewal => {
+                    let Some((state, session)) = renewal_seen else { return };
+                    renewal.set(renewed(session));
+                    self.leased(state).await;
+                }
+                () = &mut tick => {
                     self.begin_anew().await;
                     self.happen(Event::Tick).await;
                     // Nobody waits for signs of life from a copy that is alone: a thousand of them should cost nothing.
                     let pause = if self.is_alone() { RECOVER_AFTER } else { self.timing.heartbeat / 2 };
-                    tick = Instant::now() + pause;
+                    tick.as_mut().reset(Instant::now() + pause);
                 }
                 input = inputs.recv() => {
                     let Some(input) = input else { return };
                     self.input(input).await;
-                    for _ in 0..BURST {
-                        let Ok(input) = inputs.try_recv() else { break };
-                        self.input(input).await;
-                    }
-                    if !self.gathered.is_empty() {
+                    self.burst(&mut inputs).await;
+                    if self.has_company {
                         // Others who were told the outcome of the same group are about to append again.
                         tokio::task::yield_now().await;
-                        for _ in 0..BURST {
-                            let Ok(input) = inputs.try_recv() else { break };
-                            self.input(input).await;
-                        }
+                        self.burst(&mut inputs).await;
                     }
                     self.append_gathered().await;
                 }
                 Some(_) = self.background.join_next() => {}
             }
+        }
+    }
+
+    /// Takes what is waiting, within reason.
+    async fn burst(&mut self, inputs: &mut mpsc::Receiver<Input>) {
+        for _ in 0..BURST {
+            let Ok(input) = inputs.try_recv() else { return };
+            self.input(input).await;
         }
     }
 
@@ -228,13 +238,18 @@ impl Copy {
 
     pub(super) fn publish(&mut self) {
         let standing = if self.replica.is_primary() { Standing::Primary } else { Standing::Other };
-        let committed = self.replica.committed();
-        self.progress.send_if_modified(|progress| {
-            let next = Progress { committed: progress.committed.max(committed), standing };
-            let changed = next != *progress;
-            *progress = next;
-            changed
-        });
+        let committed = self.published.committed.max(self.replica.committed());
+        let next = Progress { committed, standing };
+        if next != self.published {
+            self.published = next;
+            self.progress.send_replace(next);
+        }
+    }
+
+    /// The answer to the append with this ticket.
+    pub(super) fn reply_to(&mut self, ticket: Ticket) -> Option<Reply> {
+        let place = self.tickets.iter().position(|(waiting, _)| *waiting == ticket)?;
+        self.tickets.remove(place).map(|(_, reply)| reply)
     }
 
     async fn input(&mut self, input: Input) {
@@ -265,13 +280,14 @@ impl Copy {
         }
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
-        self.tickets.insert(ticket, reply);
+        self.tickets.push_back((ticket, reply));
         self.gathered.push((ticket, batch));
     }
 
     async fn append_gathered(&mut self) {
         if !self.gathered.is_empty() {
             let appends = std::mem::take(&mut self.gathered);
+            self.has_company = appends.len() > 1;
             self.happen(Event::Append(appends)).await;
         }
     }
@@ -333,7 +349,7 @@ impl Copy {
         }
         tracing::warn!(log = %self.name, %error, "copy of log stops");
         self.gathered.clear();
-        for (_, reply) in self.tickets.drain() {
+        for (_, reply) in self.tickets.drain(..) {
             reply.send(Err(error.clone().into())).ok();
         }
         let alone = self.is_alone();
@@ -361,4 +377,13 @@ impl Copy {
         self.lease = LeaseId::NONE;
         self.leased(state).await;
     }
+}
+
+/// The next state of the session; nothing when its keeper has gone.
+async fn renewed(
+    mut session: watch::Receiver<SessionState>,
+) -> Option<(SessionState, watch::Receiver<SessionState>)> {
+    session.changed().await.ok()?;
+    let state = *session.borrow_and_update();
+    Some((state, session))
 }

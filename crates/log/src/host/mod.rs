@@ -25,7 +25,7 @@ use crate::disk::Disk;
 use crate::entry::Offset;
 use crate::error::LogError;
 use crate::keys::{HolderId, LogKey, LogKeys, LogName};
-use crate::net::{self, AddressBook, Links, Packet};
+use crate::net::{self, AddressBook, Links, Packet, Tls};
 use crate::replica::Timing;
 use copy::{Copy, Input};
 pub use handle::{Batch, Log, Tail};
@@ -35,7 +35,7 @@ const QUEUE: usize = 4096;
 
 /// What a log's owner keeps beside the log. The log calls it when a copy cannot be brought up to date by entries alone.
 pub trait Snapshots: Send + Sync + 'static {
-    /// What the owner made of every entry before this offset. At most a few megabytes: it travels in one frame.
+    /// What the owner made of every entry before this offset; at most [`net::MAX_MESSAGE`], in memory on both ends.
     fn take(&self, log: &LogName, before: Offset) -> Bytes;
     /// Replaces what the owner has by this; durable when it returns.
     fn install(&self, log: &LogName, before: Offset, snapshot: Bytes) -> Result<(), String>;
@@ -66,6 +66,8 @@ pub struct HostOptions {
     pub append_within: Duration,
     /// How long a damaged entry waits for another holder.
     pub repair_within: Duration,
+    /// Certificates, with which holders know each other; without any, whoever reaches the port is believed.
+    pub tls: Option<Tls>,
 }
 
 impl HostOptions {
@@ -77,6 +79,7 @@ impl HostOptions {
             timing: Timing::default(),
             append_within: Duration::from_secs(10),
             repair_within: Duration::from_secs(5),
+            tls: None,
         }
     }
 }
@@ -126,11 +129,12 @@ impl Host {
         book: AddressBook,
     ) -> Result<Host, LogError> {
         let view = View::open(store.clone(), Ranges::new().with(&LogKeys {}), ViewOptions::default()).await?;
-        let links = Arc::new(Links::new(options.me.clone(), book));
+        let links = Arc::new(Links::new(options.me.clone(), book, options.tls.clone()));
         let shared = Arc::new(Shared { options, disk, store, session, links, open: Mutex::default() });
         let mut tasks = vec![OwnedTask::spawn(follow_configs(Arc::clone(&shared), view))];
         if let Some(listener) = listener {
-            tasks.push(OwnedTask::spawn(net::serve(listener, Postman(Arc::clone(&shared)))));
+            let tls = shared.options.tls.clone();
+            tasks.push(OwnedTask::spawn(net::serve(listener, tls, Postman(Arc::clone(&shared)))));
         }
         Ok(Host { inner: Arc::new(Inner { shared, tasks: Mutex::new(tasks) }) })
     }

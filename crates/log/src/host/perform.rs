@@ -49,7 +49,7 @@ impl Copy {
             }
             Effect::Propose(guard, config) => self.propose(guard, config),
             Effect::Placed(ticket, first, end) => {
-                if let Some(reply) = self.tickets.remove(&ticket) {
+                if let Some(reply) = self.reply_to(ticket) {
                     self.placed.push_back(Placed { first, end, reply });
                 }
             }
@@ -58,7 +58,7 @@ impl Copy {
                     Refusal::NotPrimary => LogError::NotPrimary(self.name.clone()),
                     Refusal::NoLease => LogError::NoLease(self.name.clone()),
                 };
-                if let Some(reply) = self.tickets.remove(&ticket) {
+                if let Some(reply) = self.reply_to(ticket) {
                     reply.send(Err(error)).ok();
                 }
             }
@@ -77,19 +77,23 @@ impl Copy {
     async fn write(&mut self, generation: u64, entries: Vec<Entry>) {
         let Some(last) = entries.last() else { return };
         let upto = last.offset.plus(1);
-        self.recent_bytes += entries.iter().map(|entry| entry.data.len()).sum::<usize>();
-        self.recent.extend(entries.iter().cloned());
+        self.remember(&entries);
         let done = self.report(generation, upto);
         let queued = self.disk.append(entries, done).await;
         self.queued(queued);
-        self.forget_recent();
     }
 
-    /// Keeps what is not durable, and some of what is.
-    fn forget_recent(&mut self) {
+    /// Keeps what is not durable, and some of what is, for followers. Who comes later is served from the disk.
+    fn remember(&mut self, entries: &[Entry]) {
+        if self.is_alone() {
+            self.recent.clear();
+            self.recent_bytes = 0;
+            return;
+        }
+        self.recent_bytes += entries.iter().map(|entry| entry.data.len()).sum::<usize>();
+        self.recent.extend(entries.iter().cloned());
         let durable = self.replica.durable_end();
-        let kept = if self.is_alone() { 0 } else { RECENT_BYTES };
-        while self.recent_bytes > kept && self.recent.front().is_some_and(|e| e.offset < durable) {
+        while self.recent_bytes > RECENT_BYTES && self.recent.front().is_some_and(|e| e.offset < durable) {
             self.recent_bytes -= self.recent.pop_front().map_or(0, |entry| entry.data.len());
         }
     }

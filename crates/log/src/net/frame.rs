@@ -18,6 +18,8 @@ const BEHIND: u8 = 5;
 const FENCED: u8 = 6;
 const FETCH: u8 = 7;
 const FETCHED: u8 = 8;
+/// A part of a frame that is too long to be one.
+pub const FRAGMENT: u8 = 9;
 
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]

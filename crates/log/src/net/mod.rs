@@ -1,16 +1,21 @@
-//! How do hosts talk about their logs? Frames over TCP: one connection each way between two hosts, for all logs.
+//! How do hosts talk about their logs? Frames over TCP, encrypted if there are certificates: one connection each way
+//! between two hosts, for all logs.
 //!
 //! A message that is lost costs time and nothing else, so a full queue drops, a broken connection is dialled again, and
 //! nothing is acknowledged on this layer. What is read from the wire is checked before it is believed: entries carry
 //! the checksums that they have on disk.
 
+mod fragment;
 mod frame;
 mod link;
 mod serve;
+mod tls;
 
+pub use fragment::MAX_MESSAGE;
 pub use frame::{Frame, Packet};
 pub(crate) use link::Links;
 pub(crate) use serve::{Deliver, serve};
+pub use tls::Tls;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -51,15 +51,18 @@ pub fn read_all(log: &DiskLog) -> DiskResult<Vec<Entry>> {
     }
 }
 
-/// What kill -9 would leave behind now.
-fn wreck(from: &Path, to: &Path) {
+/// What kill -9 would leave behind now. The checkpoint is copied first: what it speaks of is in the files by then.
+pub fn wreck(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
+    if from.join("checkpoint").exists() {
+        std::fs::copy(from.join("checkpoint"), to.join("checkpoint")).unwrap();
+    }
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let target = to.join(entry.file_name());
         if entry.file_type().unwrap().is_dir() {
             wreck(&entry.path(), &target);
-        } else if entry.path().exists() {
+        } else if entry.path().exists() && !target.exists() {
             std::fs::copy(entry.path(), &target).unwrap();
         }
     }

@@ -1,0 +1,175 @@
+//! How are entries of a log read, and damaged ones written over? From the tail in memory, or from a segment, each
+//! checked on the way.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+
+use super::error::{DiskError, DiskResult};
+use super::files::Files;
+use super::record::{self, Found};
+use super::segment::{self, Segment};
+use super::shelf::Shelf;
+use super::tail::Chunk;
+use crate::entry::{Entry, Offset};
+
+/// Bytes beyond what was asked for that a read brings, so that it rarely ends inside of its first entry.
+const READ_AHEAD: u64 = 64 * 1024;
+
+/// Where the entries from an offset on are.
+enum Place {
+    Nowhere,
+    Memory(Vec<Chunk>),
+    /// The segment with this number, and the first offset that is not in it.
+    File(Segment, usize, Offset),
+}
+
+/// A stretch of a segment that is read at once.
+struct Window {
+    file: Arc<File>,
+    segment: Segment,
+    at: u64,
+    bytes: u64,
+}
+
+impl Shelf {
+    /// Entries from this offset on, checked: at least one if there is one, and about this many bytes.
+    pub fn read(&self, from: Offset, max_bytes: usize, files: &Files) -> DiskResult<Vec<Entry>> {
+        match self.whereabouts(from, max_bytes)? {
+            Place::Nowhere => Ok(Vec::new()),
+            Place::Memory(chunks) => self.read_memory(&chunks, from, max_bytes),
+            Place::File(segment, number, end) => self.read_file(segment, number, from..end, max_bytes, files),
+        }
+    }
+
+    fn whereabouts(&self, from: Offset, max_bytes: usize) -> DiskResult<Place> {
+        let content = self.content();
+        if from < content.start {
+            return Err(DiskError::Truncated { log: self.name.clone(), start: content.start });
+        }
+        if from >= content.history.end() {
+            return Ok(Place::Nowhere);
+        }
+        if from >= content.filled {
+            return Ok(Place::Memory(content.tail.from(from, max_bytes)));
+        }
+        let after = content.segments.partition_point(|segment| segment.base <= from);
+        let number = after.saturating_sub(1);
+        let next = content.segments.get(after).map_or(content.filled, |segment| segment.base);
+        Ok(Place::File(content.segments[number].around(from), number, next))
+    }
+
+    fn read_memory(&self, chunks: &[Chunk], from: Offset, max_bytes: usize) -> DiskResult<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let (mut offset, mut bytes) = (from, 0);
+        for chunk in chunks {
+            let mut at = chunk.position(offset);
+            while offset < chunk.end && (entries.is_empty() || bytes < max_bytes) {
+                let Found::Entry(entry, next) = record::decode(&chunk.records, at, self.salt, offset) else {
+                    return Err(self.damaged(offset, "it changed in memory"));
+                };
+                bytes += next - at;
+                (at, offset) = (next, offset.plus(1));
+                entries.push(entry);
+            }
+        }
+        Ok(entries)
+    }
+
+    fn read_file(
+        &self,
+        segment: Segment,
+        number: usize,
+        offsets: std::ops::Range<Offset>,
+        max_bytes: usize,
+        files: &Files,
+    ) -> DiskResult<Vec<Entry>> {
+        let file = files.get(&segment.path)?;
+        let place = segment.locate(&file, self.salt, offsets.start)?;
+        if !place.learned.is_empty() {
+            self.teach(number, segment.base, place.learned);
+        }
+        if place.offset < offsets.start {
+            return Err(self.damaged(place.offset, "the entries behind it cannot be found"));
+        }
+        let left = segment.len.saturating_sub(place.at);
+        let bytes = (max_bytes as u64 + READ_AHEAD).min(left);
+        let mut window = Window { file, segment, at: place.at, bytes };
+        let entries = self.decode(&window, &offsets, max_bytes)?;
+        if !entries.is_empty() {
+            return Ok(entries);
+        }
+        // One entry that is longer than what was asked for.
+        window.bytes = ((record::MAX_DATA + record::HEADER) as u64).min(left);
+        let entries = self.decode(&window, &offsets, 1)?;
+        if entries.is_empty() {
+            return Err(self.damaged(offsets.start, "the file ends inside of it"));
+        }
+        Ok(entries)
+    }
+
+    fn decode(
+        &self,
+        window: &Window,
+        offsets: &std::ops::Range<Offset>,
+        max_bytes: usize,
+    ) -> DiskResult<Vec<Entry>> {
+        let mut buffer = BytesMut::zeroed(window.bytes as usize);
+        segment::read_at(&window.file, &window.segment.path, &mut buffer, window.at)?;
+        let buffer = buffer.freeze();
+        let mut entries = Vec::with_capacity(buffer.len() / 1024 + 1);
+        let (mut next, mut offset) = (0, offsets.start);
+        while offset < offsets.end && (entries.is_empty() || next < max_bytes) {
+            match record::decode(&buffer, next, self.salt, offset) {
+                Found::Entry(entry, behind) => {
+                    entries.push(entry);
+                    (next, offset) = (behind, offset.plus(1));
+                }
+                Found::Cut => break,
+                Found::Damage(_) if !entries.is_empty() => break,
+                Found::Damage(what) => return Err(self.damaged(offset, what)),
+            }
+        }
+        Ok(entries)
+    }
+
+    fn damaged(&self, offset: Offset, what: &str) -> DiskError {
+        DiskError::Damaged { log: self.name.clone(), offset, what: what.to_owned() }
+    }
+
+    fn teach(&self, index: usize, base: Offset, learned: Vec<(Offset, u64)>) {
+        let mut content = self.content_mut();
+        if let Some(segment) = content.segments.get_mut(index).filter(|segment| segment.base == base) {
+            segment.learn(learned);
+        }
+    }
+
+    /// Writes entries over the damaged ones in their place; the bytes of an entry are the same on every holder. What is
+    /// not in a segment yet cannot have been damaged there and is left alone.
+    pub fn repair(&self, entries: &[Entry], files: &Files) -> DiskResult<()> {
+        let content = self.content();
+        let mut touched = std::collections::BTreeSet::new();
+        for entry in entries.iter().take_while(|entry| entry.offset < content.filled) {
+            if content.history.epoch_at(entry.offset) != Some(entry.epoch) || entry.offset < content.start {
+                return Err(self.damaged(entry.offset, "what another holder has is a different entry"));
+            }
+            let after = content.segments.partition_point(|segment| segment.base <= entry.offset);
+            let segment = &content.segments[after.saturating_sub(1)];
+            let file = files.get(&segment.path)?;
+            let place = segment.locate(&file, self.salt, entry.offset)?;
+            let mut bytes = Vec::new();
+            record::encode(&mut bytes, self.salt, entry);
+            if place.offset != entry.offset || place.at + bytes.len() as u64 > segment.len {
+                return Err(self.damaged(place.offset, "repair the entries before it first"));
+            }
+            file.write_all_at(&bytes, place.at).map_err(|error| DiskError::io(&segment.path, &error))?;
+            touched.insert(segment.path.clone());
+        }
+        for path in touched {
+            files.get(&path)?.sync_data().map_err(|error| DiskError::io(&path, &error))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! Who may speak about logs? Without certificates everyone who reaches the port. With them both ends show one, signed by
+//! the same authority and naming the holder: nobody else gets in, and no holder speaks for another.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use tokio::net::TcpStream;
+use tokio_rustls::rustls::client::verify_server_name;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+use crate::keys::HolderId;
+
+/// A holder's certificate, and the authority that signs those of all holders.
+#[derive(Clone)]
+pub struct Tls {
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+impl Tls {
+    /// Reads a certificate chain, its key and the authority of all holders; all in PEM. The certificate must be good for
+    /// servers and clients and have the holder's id among its DNS names.
+    pub fn from_pem(chain: &[u8], key: &[u8], authority: &[u8]) -> io::Result<Tls> {
+        let chain = certificates(chain)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(invalid)?;
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(authority)? {
+            roots.add(certificate).map_err(invalid)?;
+        }
+        let roots = Arc::new(roots);
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(invalid)?
+            .with_client_cert_verifier(verifier.build().map_err(invalid)?)
+            .with_single_cert(chain.clone(), key.clone_key())
+            .map_err(invalid)?;
+        // A link only writes: tickets would wait in its socket for ever.
+        server.send_tls13_tickets = 0;
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(invalid)?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)
+            .map_err(invalid)?;
+        Ok(Tls { server: Arc::new(server), client: Arc::new(client) })
+    }
+
+    /// Lets somebody in who has a certificate.
+    pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
+        TlsAcceptor::from(Arc::clone(&self.server)).accept(stream).await
+    }
+
+    /// Reaches a holder, and nobody in its place.
+    pub(super) async fn connect(
+        &self,
+        to: &HolderId,
+        stream: TcpStream,
+    ) -> io::Result<client::TlsStream<TcpStream>> {
+        TlsConnector::from(Arc::clone(&self.client)).connect(name_of(to)?, stream).await
+    }
+}
+
+/// Whether the certificate that was shown on this connection names this holder.
+pub(super) fn speaks_for(stream: &server::TlsStream<TcpStream>, holder: &HolderId) -> io::Result<()> {
+    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let shown = shown.ok_or_else(|| invalid("no certificate was shown"))?;
+    let parsed = ParsedCertificate::try_from(shown).map_err(invalid)?;
+    verify_server_name(&parsed, &name_of(holder)?).map_err(invalid)
+}
+
+fn name_of(holder: &HolderId) -> io::Result<ServerName<'static>> {
+    ServerName::try_from(holder.as_str().to_owned()).map_err(invalid)
+}
+
+fn certificates(pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
+    let found: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(invalid)?;
+    if found.is_empty() {
+        return Err(invalid("no certificate in the PEM"));
+    }
+    Ok(found)
+}
+
+fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
