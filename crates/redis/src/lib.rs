@@ -12,11 +12,15 @@
 pub mod address;
 pub mod agent;
 pub mod broker;
+pub mod check;
 pub mod coordinator;
 pub mod data;
 pub mod keys;
 pub mod nmctl;
+pub mod plan;
 pub mod slots;
+pub mod spec;
+pub mod status;
 
 pub use address::Address;
 pub use keys::ClusterName;

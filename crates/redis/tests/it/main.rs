@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a test reports")]
 
 mod agent;
+mod metadata;
 mod proxy;

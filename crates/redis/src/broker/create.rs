@@ -1,0 +1,241 @@
+//! Create Cluster and Create Node.
+
+use std::collections::BTreeSet;
+
+use capstan_control::epoch::Epoch;
+use capstan_meta::record::Key;
+use capstan_meta::{Store, clock};
+
+use super::draft::{Draft, NODES_PER_TXN, seconds};
+use super::edit::Edit;
+use super::error::BrokerError;
+use super::place::{Missing, Pool, missing};
+use super::settle::{Next, settle};
+use super::tree::{ClusterTree, Tree};
+use crate::address::Address;
+use crate::keys::*;
+use crate::spec::{ClusterConfig, ClusterSpec, MAX_CLUSTER_NAME, MAX_NODES, MAX_REPLICAS};
+use crate::status::{NodeRecord, Place};
+
+/// Creates a cluster: first its specification and epoch, together with the task that completes it; then its nodes, in
+/// as few transactions as the store takes. Whoever stops in between leaves a task that any coordinator completes.
+pub async fn create_cluster(
+    store: &Store,
+    name: &ClusterName,
+    spec: &ClusterSpec,
+) -> Result<(), BrokerError> {
+    check_request(name, spec)?;
+    let request = format!("{:016x}", rand::random::<u64>());
+    settle(store, &format!("cluster {name}"), |tree, sofar| {
+        let now = clock::since_epoch().as_secs();
+        match tree.cluster(name) {
+            None if sofar.committed > 0 => Ok(Next::Done(())),
+            None => plan_create(tree, name, spec, &request, now).map(Next::Commit),
+            Some(cluster) if !is_ours(cluster, &request) => Err(BrokerError::ClusterExists(name.clone())),
+            Some(cluster) => match plan_nodes(tree, name, cluster, now) {
+                Creation::Complete => Ok(Next::Done(())),
+                Creation::Next(draft) => Ok(Next::Commit(draft)),
+                // The task stays: it is completed as soon as there are nodes.
+                Creation::Lacks(lacking) => Err(too_few(&lacking)),
+            },
+        }
+    })
+    .await
+}
+
+fn is_ours(cluster: &ClusterTree, request: &str) -> bool {
+    cluster.config.as_ref().is_some_and(|config| config.record.request == request)
+}
+
+fn check_request(name: &ClusterName, spec: &ClusterSpec) -> Result<(), BrokerError> {
+    let sound = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
+    let text = if name.as_str().len() > MAX_CLUSTER_NAME || !name.as_str().chars().all(sound) {
+        format!("{name:?} cannot name a cluster: use at most {MAX_CLUSTER_NAME} letters, digits and . _ - @")
+    } else if spec.nodes == 0 || spec.nodes > MAX_NODES {
+        format!("cluster {name}: between 1 and {MAX_NODES} nodes, not {}", spec.nodes)
+    } else if spec.replicas > MAX_REPLICAS {
+        format!("cluster {name}: at most {MAX_REPLICAS} replicas, not {}", spec.replicas)
+    } else {
+        return Ok(());
+    };
+    Err(BrokerError::Invalid(text))
+}
+
+/// The first transaction: the name is neither taken nor being freed, and there are enough nodes right now.
+pub(super) fn plan_create(
+    tree: &Tree,
+    name: &ClusterName,
+    spec: &ClusterSpec,
+    request: &str,
+    now: u64,
+) -> Result<Draft, BrokerError> {
+    let before = tree.clusters.get(name).cloned().unwrap_or_default();
+    if before.deleting.is_some() || before.removing.is_some() || !before.nodes.is_empty() {
+        return Err(BrokerError::StillDeleting(name.clone()));
+    }
+    let epoch = before.last_epoch.as_ref().map_or(Epoch::NEVER_TOLD, |seen| seen.record).next();
+    let planned = planned(&before, spec, epoch);
+    let lacking = missing(tree, name, &planned);
+    if lacking.unplaced > 0 {
+        return Err(too_few(&lacking));
+    }
+    let config =
+        ClusterConfig { incarnation: epoch.0, request: request.to_owned(), serving: spec.serving.clone() };
+    let cluster = || name.clone();
+    let last = LastClusterEpochKey { cluster: cluster() };
+    let (epoch_key, deleting) = (ClusterEpochKey { cluster: cluster() }, DeletingKey { cluster: cluster() });
+    let mut draft = Draft::new(format!("create cluster {name}"));
+    draft
+        .guard(deleting.absent())
+        .guard(RemoveNodesTaskKey { cluster: cluster() }.absent())
+        .guard(epoch_key.absent())
+        .guard(last.as_seen(before.last_epoch.as_deref()))
+        .nothing_new(&NodesOf { cluster: cluster() }, tree)
+        .then(epoch_key.put(&epoch))
+        .then(NodeNumberKey { cluster: cluster() }.put(&spec.nodes))
+        .then(MaxMemoryKey { cluster: cluster() }.put(&spec.max_memory))
+        .then(ReplicasKey { cluster: cluster() }.put(&spec.replicas))
+        .then(ConfigKey { cluster: cluster() }.put(&config))
+        .then(last.delete())
+        .then(CreateNodesTaskKey { cluster: cluster() }.put(&seconds(now)));
+    Ok(draft)
+}
+
+/// The cluster as its first transaction leaves it, to see beforehand whether there are nodes for it.
+fn planned(before: &ClusterTree, spec: &ClusterSpec, epoch: Epoch) -> ClusterTree {
+    let stored = |record| capstan_meta::record::Stored {
+        record,
+        create_revision: Default::default(),
+        mod_revision: Default::default(),
+        lease: capstan_meta::LeaseId::NONE,
+    };
+    let config =
+        ClusterConfig { incarnation: epoch.0, request: String::new(), serving: spec.serving.clone() };
+    ClusterTree {
+        node_number: Some(stored(spec.nodes).into()),
+        replicas: Some(stored(spec.replicas).into()),
+        config: Some(
+            capstan_meta::record::Stored {
+                record: config,
+                create_revision: Default::default(),
+                mod_revision: Default::default(),
+                lease: capstan_meta::LeaseId::NONE,
+            }
+            .into(),
+        ),
+        ..before.clone()
+    }
+}
+
+fn too_few(lacking: &Missing) -> BrokerError {
+    let wanted = lacking.additions.len() + lacking.unplaced;
+    let why = "free, emptied, on hosts that answer and are not drained; a replica needs a host of its own"
+        .to_owned();
+    BrokerError::TooFewNodes { wanted, free: lacking.additions.len(), why }
+}
+
+/// What comes next for a cluster that lacks nodes.
+#[derive(Debug)]
+pub enum Creation {
+    /// It has all of them, and no task says otherwise.
+    Complete,
+    /// The next transaction.
+    Next(Draft),
+    /// There are no nodes that it could take.
+    Lacks(Missing),
+}
+
+/// The next transaction of Create Cluster: takes a batch of nodes; the last one ends the task.
+#[must_use]
+pub fn plan_nodes(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, now: u64) -> Creation {
+    let Some(task) = &cluster.creating else { return Creation::Complete };
+    let lacking = missing(tree, name, cluster);
+    let task_key = CreateNodesTaskKey { cluster: name.clone() };
+    if lacking.additions.is_empty() && lacking.unplaced > 0 {
+        return Creation::Lacks(lacking);
+    }
+    let ends = lacking.additions.len() <= NODES_PER_TXN && lacking.unplaced == 0;
+    let Ok(mut edit) = Edit::of(tree, name) else { return Creation::Complete };
+    let batch = lacking.additions.into_iter().take(NODES_PER_TXN);
+    let mut count = 0;
+    for record in batch {
+        edit.add(record);
+        count += 1;
+    }
+    let mut draft = match count {
+        0 => {
+            let mut draft = Draft::new(format!("cluster {name} is complete"));
+            draft.guard(ClusterEpochKey { cluster: name.clone() }.as_seen(cluster.epoch.as_deref()));
+            draft
+        }
+        count => edit.finish(format!("take {count} nodes for cluster {name}"), now),
+    };
+    if ends {
+        draft.guard(task_key.unchanged(task)).then(task_key.delete());
+    }
+    Creation::Next(draft)
+}
+
+/// Create Node: one more primary, without slots; a free node of the broker's choice, or the one that is named.
+pub async fn create_node(
+    store: &Store,
+    name: &ClusterName,
+    wanted: Option<&Address>,
+) -> Result<Place, BrokerError> {
+    let mut chosen: Option<Place> = None;
+    settle(store, &format!("cluster {name}"), |tree, sofar| {
+        let cluster = tree.cluster(name).ok_or_else(|| BrokerError::NoCluster(name.clone()))?;
+        if let Some(place) =
+            chosen.as_ref().filter(|place| sofar.maybe_ours() && cluster.nodes.contains_key(&place.node))
+        {
+            return Ok(Next::Done(place.clone()));
+        }
+        let place = choose(tree, cluster, wanted, &BTreeSet::new())?;
+        chosen = Some(place.clone());
+        plan_create_node(tree, name, &place, clock::since_epoch().as_secs()).map(Next::Commit)
+    })
+    .await
+}
+
+/// A free node of the broker's choice, or the one that is named if it can be taken.
+pub(super) fn choose(
+    tree: &Tree,
+    cluster: &ClusterTree,
+    wanted: Option<&Address>,
+    not_on: &BTreeSet<Address>,
+) -> Result<Place, BrokerError> {
+    let Some(wanted) = wanted else {
+        let taken = Pool::of(tree, Some(cluster)).take(not_on);
+        return taken.ok_or_else(|| too_few(&Missing { additions: Vec::new(), unplaced: 1 }));
+    };
+    if let Some(place) = tree.free_nodes().find(|place| place.node == *wanted) {
+        return Ok(place);
+    }
+    let why = tree
+        .hosts
+        .values()
+        .find_map(|host| {
+            let owner = host.owners.get(wanted)?;
+            let owner = owner.record.0.as_ref().map(|cluster| format!("it belongs to cluster {cluster}"));
+            Some(owner.unwrap_or_else(|| "it is in quarantine until its host has emptied it".to_owned()))
+        })
+        .unwrap_or_else(|| "no host has it".to_owned());
+    Err(BrokerError::NodeNotFree { node: wanted.clone(), why })
+}
+
+pub(super) fn plan_create_node(
+    tree: &Tree,
+    name: &ClusterName,
+    place: &Place,
+    now: u64,
+) -> Result<Draft, BrokerError> {
+    let mut edit = Edit::of(tree, name)?;
+    let incarnation = edit.before.incarnation();
+    let Place { proxy, node } = place.clone();
+    edit.node_number = Some(edit.before.wanted_primaries() as u32 + 1);
+    if edit.before.wanted_replicas() > 0 {
+        edit.want_nodes();
+    }
+    edit.add(NodeRecord::primary(node, proxy, name.clone(), incarnation, Vec::new()));
+    Ok(edit.finish(format!("add node {place} to cluster {name}"), now))
+}

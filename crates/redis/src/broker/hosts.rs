@@ -1,0 +1,150 @@
+//! Add Host, Remove Host, and the end of a node's quarantine.
+
+use std::collections::BTreeSet;
+
+use capstan_control::epoch::Epoch;
+use capstan_meta::Store;
+use capstan_meta::record::{Key, Prefix};
+
+use super::draft::Draft;
+use super::error::BrokerError;
+use super::settle::{Next, Sofar, settle};
+use super::tree::{HostTree, Tree};
+use crate::address::Address;
+use crate::keys::*;
+use crate::spec::MAX_NODES_PER_HOST;
+use crate::status::{Owner, Place};
+
+/// What adding or removing did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Change {
+    /// It is as it was asked for now.
+    Made,
+    /// It was so already.
+    Already,
+}
+
+impl Change {
+    fn found(sofar: Sofar) -> Change {
+        if sofar.maybe_ours() { Change::Made } else { Change::Already }
+    }
+}
+
+/// Registers a host: its proxy and its nodes, all free.
+pub async fn add_host(store: &Store, proxy: &Address, nodes: &[Address]) -> Result<Change, BrokerError> {
+    let nodes: BTreeSet<Address> = nodes.iter().cloned().collect();
+    if nodes.is_empty() || nodes.len() > MAX_NODES_PER_HOST {
+        let text =
+            format!("host {proxy}: a host has between 1 and {MAX_NODES_PER_HOST} nodes, not {}", nodes.len());
+        return Err(BrokerError::Invalid(text));
+    }
+    settle(store, &format!("host {proxy}"), |tree, sofar| plan_add(tree, proxy, &nodes, sofar)).await
+}
+
+fn plan_add(
+    tree: &Tree,
+    proxy: &Address,
+    nodes: &BTreeSet<Address>,
+    sofar: Sofar,
+) -> Result<Next<Change>, BrokerError> {
+    if let Some(host) = tree.host(proxy) {
+        let same = host.owners.keys().eq(nodes.iter());
+        return if same {
+            Ok(Next::Done(Change::found(sofar)))
+        } else {
+            Err(BrokerError::HostDiffers(proxy.clone()))
+        };
+    }
+    for (other, host) in tree.hosts.iter().filter(|(other, _)| *other != proxy) {
+        if let Some(node) = host.owners.keys().find(|node| nodes.contains(*node)) {
+            return Err(BrokerError::NodeElsewhere { node: node.clone(), proxy: other.clone() });
+        }
+    }
+    let (epoch, last) = (HostEpochKey { proxy: proxy.clone() }, LastHostEpochKey { proxy: proxy.clone() });
+    let before = tree.hosts.get(proxy).and_then(|host| host.last_epoch.clone());
+    let first = before.as_ref().map_or(Epoch::NEVER_TOLD, |seen| seen.record).next();
+    let mut draft = Draft::new(format!("add host {proxy} with {} nodes", nodes.len()));
+    draft.guard(epoch.absent()).guard(last.as_seen(before.as_deref())).nothing_new(&Owners {}, tree);
+    draft.then(epoch.put(&first)).then(last.delete());
+    for node in nodes {
+        let key = OwnerKey { proxy: proxy.clone(), node: node.clone() };
+        draft.guard(key.absent()).then(key.put(&Owner(None)));
+    }
+    Ok(Next::Commit(draft))
+}
+
+/// Takes a host out of the pool. None of its nodes may be in use.
+pub async fn remove_host(store: &Store, proxy: &Address) -> Result<Change, BrokerError> {
+    settle(store, &format!("host {proxy}"), |tree, sofar| plan_remove(tree, proxy, sofar)).await
+}
+
+fn plan_remove(tree: &Tree, proxy: &Address, sofar: Sofar) -> Result<Next<Change>, BrokerError> {
+    let Some(host) = tree.host(proxy) else {
+        return if sofar.maybe_ours() {
+            Ok(Next::Done(Change::Made))
+        } else {
+            Err(BrokerError::NoHost(proxy.clone()))
+        };
+    };
+    let users = users(tree, proxy, host);
+    if !users.is_empty() {
+        return Err(BrokerError::HostInUse {
+            proxy: proxy.clone(),
+            users: users.into_iter().collect::<Vec<_>>().join(", "),
+        });
+    }
+    let key = HostEpochKey { proxy: proxy.clone() };
+    let mut draft = Draft::new(format!("remove host {proxy}"));
+    let epoch = host.epoch.as_deref();
+    draft.guard(key.as_seen(epoch));
+    for (node, owner) in &host.owners {
+        draft.guard(OwnerKey { proxy: proxy.clone(), node: node.clone() }.unchanged(owner));
+    }
+    draft
+        .nothing_new(&OwnersOf { proxy: proxy.clone() }, tree)
+        .then(LastHostEpochKey { proxy: proxy.clone() }.put(&epoch.map_or(Epoch(1), |seen| seen.record)))
+        .then(key.delete())
+        .then(OwnersOf { proxy: proxy.clone() }.delete_all())
+        .then(QuarantinesOf { proxy: proxy.clone() }.delete_all())
+        .then(HostNodesOf { proxy: proxy.clone() }.delete_all());
+    Ok(Next::Commit(draft))
+}
+
+fn users<'t>(tree: &'t Tree, proxy: &Address, host: &'t HostTree) -> BTreeSet<&'t str> {
+    let owners = host.owners.values().filter_map(|owner| owner.record.0.as_ref());
+    let listed =
+        tree.clusters.iter().filter(|(_, cluster)| cluster.proxies().contains(proxy)).map(|(name, _)| name);
+    owners.chain(listed).map(ClusterName::as_str).collect()
+}
+
+/// Makes an emptied node free. `seen_epoch` is the epoch of the host that the emptying obeyed: a node that was used
+/// and released again since stays in quarantine.
+#[must_use]
+pub fn plan_end_quarantine(tree: &Tree, place: &Place, emptied_at: Epoch) -> Option<Draft> {
+    let host = tree.host(&place.proxy)?;
+    let quarantine = host.quarantine.get(&place.node)?;
+    let owner = host.owners.get(&place.node)?;
+    let in_use = owner.record.0.is_some() || host.copies.contains_key(&place.node);
+    if in_use || quarantine.record.epoch > emptied_at {
+        return None;
+    }
+    let key = QuarantineKey { proxy: place.proxy.clone(), node: place.node.clone() };
+    let mut draft = Draft::new(format!("node {place} is empty: free it"));
+    draft
+        .guard(key.unchanged(quarantine))
+        .guard(OwnerKey { proxy: place.proxy.clone(), node: place.node.clone() }.unchanged(owner))
+        .then(key.delete());
+    Some(draft)
+}
+
+/// Makes an emptied node free, as [`plan_end_quarantine`] says. Already free is fine.
+pub async fn end_quarantine(store: &Store, place: &Place, emptied_at: Epoch) -> Result<Change, BrokerError> {
+    settle(store, &format!("node {place}"), |tree, sofar| {
+        Ok(match plan_end_quarantine(tree, place, emptied_at) {
+            Some(draft) => Next::Commit(draft),
+            None => Next::Done(Change::found(sofar)),
+        })
+    })
+    .await
+}

@@ -1,0 +1,137 @@
+//! Delete Node and Delete Cluster.
+
+use capstan_control::epoch::Epoch;
+use capstan_meta::record::{Key, Prefix};
+use capstan_meta::{Store, clock};
+
+use super::draft::{Draft, NODES_PER_TXN, seconds};
+use super::edit::Edit;
+use super::error::BrokerError;
+use super::settle::{Next, settle};
+use super::tree::{ClusterTree, Tree};
+use crate::address::Address;
+use crate::keys::*;
+
+/// Delete Node: a primary without slots leaves together with its replicas; a replica leaves if there are more than the
+/// specification asks for.
+pub async fn delete_node(store: &Store, name: &ClusterName, node: &Address) -> Result<(), BrokerError> {
+    settle(store, &format!("cluster {name}"), |tree, sofar| {
+        let gone = tree.cluster(name).is_some_and(|cluster| !cluster.nodes.contains_key(node));
+        if gone && sofar.maybe_ours() {
+            return Ok(Next::Done(()));
+        }
+        plan_delete_node(tree, name, node, clock::since_epoch().as_secs()).map(Next::Commit)
+    })
+    .await
+}
+
+/// The transaction of Delete Node.
+pub fn plan_delete_node(
+    tree: &Tree,
+    name: &ClusterName,
+    node: &Address,
+    now: u64,
+) -> Result<Draft, BrokerError> {
+    let mut edit = Edit::of(tree, name)?;
+    let record = edit.node(node)?.clone();
+    let wrong =
+        |why: &str| BrokerError::WrongRole { cluster: name.clone(), node: node.clone(), why: why.to_owned() };
+    if !record.slots.is_empty() {
+        let (cluster, node) = (name.clone(), node.clone());
+        return Err(BrokerError::NodeHasSlots { cluster, node, slots: record.slot_count() });
+    }
+    let aimed_at = edit.moves.values().any(|other| other.source.node == *node || other.target.node == *node);
+    if aimed_at {
+        return Err(wrong("a move that is recorded names it; cancel the move first"));
+    }
+    match &record.replica_of {
+        None => {
+            let number = edit.before.wanted_primaries() as u32;
+            if number <= 1 {
+                return Err(wrong("it is the only node; delete the cluster instead"));
+            }
+            edit.node_number = Some(number - 1);
+            let replicas: Vec<Address> =
+                edit.before.replicas_of(node).map(|replica| replica.record.address.clone()).collect();
+            for replica in replicas {
+                edit.release(&replica, "its primary left the cluster");
+            }
+        }
+        Some(primary) => {
+            if edit.before.replicas_of(primary).count() <= edit.before.wanted_replicas() {
+                return Err(wrong("the cluster is to have this many replicas; lower that number first"));
+            }
+        }
+    }
+    edit.release(node, "it was deleted from its cluster");
+    Ok(edit.finish(format!("delete node {node} from cluster {name}"), now))
+}
+
+/// Delete Cluster: the first transaction ends its life and records the rest; the others release its nodes. Returns
+/// when the last node is released; whoever stops before leaves a task that any coordinator completes.
+pub async fn delete_cluster(store: &Store, name: &ClusterName) -> Result<(), BrokerError> {
+    settle(store, &format!("cluster {name}"), |tree, sofar| {
+        let now = clock::since_epoch().as_secs();
+        let cluster = tree.clusters.get(name);
+        match cluster {
+            Some(cluster) if cluster.exists() && sofar.committed == 0 => {
+                Ok(Next::Commit(plan_delete(name, cluster, now)))
+            }
+            Some(cluster) if cluster.removing.is_some() && !cluster.exists() => {
+                Ok(Next::Commit(plan_release(tree, name, cluster, now)))
+            }
+            Some(_) | None if sofar.maybe_ours() => Ok(Next::Done(())),
+            Some(_) | None => Err(BrokerError::NoCluster(name.clone())),
+        }
+    })
+    .await
+}
+
+/// The first transaction of Delete Cluster. Everything that says how the cluster is to be goes; its nodes stay until
+/// they are released, and the name is not free before that.
+#[must_use]
+pub fn plan_delete(name: &ClusterName, cluster: &ClusterTree, now: u64) -> Draft {
+    let key = || name.clone();
+    let epoch = cluster.epoch.as_ref().map_or(Epoch::NEVER_TOLD, |seen| seen.record).next();
+    let mut draft = Draft::new(format!("delete cluster {name}"));
+    draft
+        .guard(ClusterEpochKey { cluster: key() }.as_seen(cluster.epoch.as_deref()))
+        .then(ClusterEpochKey { cluster: key() }.delete())
+        .then(NodeNumberKey { cluster: key() }.delete())
+        .then(MaxMemoryKey { cluster: key() }.delete())
+        .then(ReplicasKey { cluster: key() }.delete())
+        .then(ConfigKey { cluster: key() }.delete())
+        .then(CreateNodesTaskKey { cluster: key() }.delete())
+        .then(RebalanceTaskKey { cluster: key() }.delete())
+        .then(MovesOf { cluster: key() }.delete_all())
+        .then(ProgressesOf { cluster: key() }.delete_all())
+        .then(LastClusterEpochKey { cluster: key() }.put(&epoch))
+        .then(DeletingKey { cluster: key() }.put(&seconds(now)))
+        .then(RemoveNodesTaskKey { cluster: key() }.put(name))
+        .then(BumpTaskKey { cluster: key() }.put(&seconds(now)));
+    draft
+}
+
+/// The next transaction of `remove_nodes`: releases a batch of the deleted cluster's nodes; the last one ends the task
+/// and frees the name, if nobody has added a node in between.
+#[must_use]
+pub fn plan_release(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, now: u64) -> Draft {
+    let (task, deleting) =
+        (RemoveNodesTaskKey { cluster: name.clone() }, DeletingKey { cluster: name.clone() });
+    let mut draft = Draft::new(format!("release nodes of deleted cluster {name}"));
+    draft
+        .guard(task.as_seen(cluster.removing.as_deref()))
+        .guard(deleting.as_seen(cluster.deleting.as_deref()))
+        .guard(ClusterEpochKey { cluster: name.clone() }.absent());
+    for seen in cluster.nodes.values().take(NODES_PER_TXN) {
+        draft.release(tree, cluster, &seen.record, &format!("cluster {name} was deleted"), now);
+    }
+    if cluster.nodes.len() <= NODES_PER_TXN {
+        draft
+            .nothing_new(&NodesOf { cluster: name.clone() }, tree)
+            .then(task.delete())
+            .then(deleting.delete())
+            .then(BumpTaskKey { cluster: name.clone() }.delete());
+    }
+    draft
+}

@@ -1,0 +1,170 @@
+//! Replace Node, and the promotion of a replica: how the slots of a node come to another one at once.
+
+use std::collections::BTreeSet;
+
+use capstan_meta::{Store, clock};
+
+use super::create::choose;
+use super::draft::Draft;
+use super::edit::Edit;
+use super::error::BrokerError;
+use super::moves::retag;
+use super::settle::{Next, settle};
+use super::tree::Tree;
+use crate::address::Address;
+use crate::keys::ClusterName;
+use crate::status::{MoveId, NodeRecord, Place, Role};
+
+/// Replace Node: another node takes over role and slots, tags included; the old one goes to quarantine. The new node
+/// is empty: what only the old one had is gone, which is why a replica is promoted where there is one.
+pub async fn replace_node(
+    store: &Store,
+    name: &ClusterName,
+    old: &Address,
+    new: Option<&Address>,
+    why: &str,
+) -> Result<Place, BrokerError> {
+    let mut chosen: Option<Place> = None;
+    settle(store, &format!("node {old} of cluster {name}"), |tree, sofar| {
+        let cluster = tree.cluster(name).ok_or_else(|| BrokerError::NoCluster(name.clone()))?;
+        let done =
+            |place: &&Place| cluster.nodes.contains_key(&place.node) && !cluster.nodes.contains_key(old);
+        if let Some(place) = chosen.as_ref().filter(done).filter(|_| sofar.maybe_ours()) {
+            return Ok(Next::Done(place.clone()));
+        }
+        let place = replacement(tree, name, old, new)?;
+        chosen = Some(place.clone());
+        plan_replace(tree, name, old, &place, why, clock::since_epoch().as_secs()).map(Next::Commit)
+    })
+    .await
+}
+
+/// The node that takes another one's place: away from its host, and from the hosts of its replicas or primary.
+pub fn replacement(
+    tree: &Tree,
+    name: &ClusterName,
+    old: &Address,
+    wanted: Option<&Address>,
+) -> Result<Place, BrokerError> {
+    let edit = Edit::of(tree, name)?;
+    let record = edit.node(old)?;
+    let primary = record.replica_of.as_ref().unwrap_or(old);
+    let family = edit
+        .nodes
+        .values()
+        .filter(|node| node.address == *primary || node.replica_of.as_ref() == Some(primary));
+    let not_on: BTreeSet<Address> = family.map(|node| node.proxy_address.clone()).collect();
+    choose(tree, edit.before, wanted, &not_on)
+}
+
+/// The transaction of Replace Node.
+pub fn plan_replace(
+    tree: &Tree,
+    name: &ClusterName,
+    old: &Address,
+    new: &Place,
+    why: &str,
+    now: u64,
+) -> Result<Draft, BrokerError> {
+    let mut edit = Edit::of(tree, name)?;
+    let record = edit.node(old)?.clone();
+    edit.release(old, why);
+    edit.add(NodeRecord { address: new.node.clone(), proxy_address: new.proxy.clone(), ..record });
+    follow(&mut edit, old, new);
+    Ok(edit.finish(format!("replace node {old} of cluster {name} by {new}: {why}"), now))
+}
+
+/// Everything that named one node names another: replicas, moves, and the tags at the other end of those moves.
+fn follow(edit: &mut Edit<'_>, old: &Address, new: &Place) {
+    for node in edit.nodes.values_mut().filter(|node| node.replica_of.as_ref() == Some(old)) {
+        node.replica_of = Some(new.node.clone());
+    }
+    let mut changed: Vec<MoveId> = Vec::new();
+    for (id, record) in &mut edit.moves {
+        for end in [&mut record.source, &mut record.target] {
+            if end.node == *old {
+                *end = new.clone();
+                changed.push(*id);
+            }
+        }
+    }
+    for id in changed {
+        retag(edit, id);
+    }
+}
+
+/// What becomes of the primary that a replica replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OldPrimary {
+    /// It follows the new one: a planned handover.
+    Follows,
+    /// It leaves the cluster for quarantine, and another replica is created: it is believed to be dead.
+    Leaves,
+}
+
+/// The transaction that makes a replica the primary in place of its own.
+pub fn plan_promote(
+    tree: &Tree,
+    name: &ClusterName,
+    replica: &Address,
+    old: OldPrimary,
+    now: u64,
+) -> Result<Draft, BrokerError> {
+    let mut edit = Edit::of(tree, name)?;
+    let record = edit.node(replica)?.clone();
+    let Some(primary) = record.replica_of.clone() else {
+        let why = "it is no replica".to_owned();
+        return Err(BrokerError::WrongRole { cluster: name.clone(), node: replica.clone(), why });
+    };
+    let slots = std::mem::take(&mut edit.node_mut(&primary)?.slots);
+    let place = Place { proxy: record.proxy_address.clone(), node: replica.clone() };
+    edit.add(NodeRecord { slots, role: Role::Primary, replica_of: None, ..record });
+    match old {
+        OldPrimary::Follows => {
+            let before = edit.node_mut(&primary)?;
+            before.role = Role::Replica;
+            before.replica_of = Some(replica.clone());
+        }
+        OldPrimary::Leaves => {
+            edit.release(&primary, "its proxy was believed to be dead, and a replica took its place");
+            edit.want_nodes();
+        }
+    }
+    follow(&mut edit, &primary, &place);
+    Ok(edit.finish(format!("promote {replica} of cluster {name} in place of {primary}"), now))
+}
+
+/// Makes a replica the primary. Done already is fine.
+pub async fn promote(
+    store: &Store,
+    name: &ClusterName,
+    replica: &Address,
+    old: OldPrimary,
+) -> Result<(), BrokerError> {
+    settle(store, &format!("node {replica} of cluster {name}"), |tree, sofar| {
+        let node = tree.cluster(name).and_then(|cluster| cluster.nodes.get(replica));
+        if node.is_some_and(|node| node.record.is_primary()) && sofar.maybe_ours() {
+            return Ok(Next::Done(()));
+        }
+        plan_promote(tree, name, replica, old, clock::since_epoch().as_secs()).map(Next::Commit)
+    })
+    .await
+}
+
+/// The transaction that lets a dead replica go; another one is created as soon as there is a node for it.
+pub fn plan_drop_replica(
+    tree: &Tree,
+    name: &ClusterName,
+    replica: &Address,
+    why: &str,
+    now: u64,
+) -> Result<Draft, BrokerError> {
+    let mut edit = Edit::of(tree, name)?;
+    if edit.node(replica)?.is_primary() {
+        let why = "it is no replica".to_owned();
+        return Err(BrokerError::WrongRole { cluster: name.clone(), node: replica.clone(), why });
+    }
+    edit.release(replica, why);
+    edit.want_nodes();
+    Ok(edit.finish(format!("let replica {replica} of cluster {name} go: {why}"), now))
+}

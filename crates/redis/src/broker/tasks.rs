@@ -1,0 +1,45 @@
+//! `bump_epoch_for_cluster_hosts`: how do the hosts that a change did not touch come to know of it?
+
+use capstan_meta::Store;
+use capstan_meta::record::Key;
+
+use super::draft::Draft;
+use super::error::BrokerError;
+use super::settle::{Next, settle};
+use super::tree::{ClusterTree, Tree};
+use crate::address::Address;
+use crate::keys::*;
+
+/// Hosts that one transaction bumps: a compare and a put each, of the 128 that etcd takes.
+const HOSTS_PER_TXN: usize = 100;
+
+/// The next transaction of the task. Hosts that were bumped with the change, or after it, need no second bump; the
+/// last transaction ends the task, if nobody has triggered it again in between.
+#[must_use]
+pub fn plan_bump(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Option<Draft> {
+    let task = cluster.bump.as_ref()?;
+    let key = BumpTaskKey { cluster: name.clone() };
+    let behind = |proxy: &&Address| {
+        let epoch = tree.host(proxy).and_then(|host| host.epoch.as_ref());
+        epoch.is_some_and(|epoch| epoch.mod_revision < task.mod_revision)
+    };
+    let hosts: Vec<&Address> = cluster.proxies().into_iter().filter(behind).collect();
+    let mut draft = Draft::new(format!("tell {} more hosts of cluster {name}", hosts.len()));
+    draft.guard(key.unchanged(task));
+    for proxy in hosts.iter().take(HOSTS_PER_TXN) {
+        draft.bump_host(tree, proxy);
+    }
+    if hosts.len() <= HOSTS_PER_TXN {
+        draft.then(key.delete());
+    }
+    Some(draft)
+}
+
+/// Completes the task, if there is one.
+pub async fn bump_hosts(store: &Store, name: &ClusterName) -> Result<(), BrokerError> {
+    settle(store, &format!("the hosts of cluster {name}"), |tree, _| {
+        let draft = tree.clusters.get(name).and_then(|cluster| plan_bump(tree, name, cluster));
+        Ok(draft.map_or(Next::Done(()), Next::Commit))
+    })
+    .await
+}

@@ -1,0 +1,118 @@
+//! On what the operations are tried: the embedded store, and a real etcd; and whoever completes what was recorded.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use capstan_meta::embedded::{self, Embedded};
+use capstan_meta::etcd::{Etcd, EtcdOptions};
+use capstan_meta::{Store, clock};
+use capstan_redis::broker::{self, Committed, Tree};
+use capstan_redis::check;
+use capstan_redis::plan;
+use capstan_redis::status::Place;
+use capstan_redis::{Address, ClusterName};
+
+/// Transactions that complete everything that a test can leave behind.
+const MOST_STEPS: usize = 500;
+
+pub fn address(text: &str) -> Address {
+    text.parse().unwrap()
+}
+
+pub fn cluster(text: &str) -> ClusterName {
+    text.parse().unwrap()
+}
+
+/// The proxy of host `at`.
+pub fn proxy(at: usize) -> Address {
+    address(&format!("10.0.0.{at}:5299"))
+}
+
+/// Node `n` of host `at`.
+pub fn node(at: usize, n: usize) -> Address {
+    address(&format!("10.0.0.{at}:700{n}"))
+}
+
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+pub fn embedded_store() -> Store {
+    Store::new(Embedded::in_memory(embedded::Options::default()))
+}
+
+/// A key space of its own in an etcd that others use too.
+pub async fn etcd_store(endpoint: &str) -> Store {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let prefix = format!("/test/{}", COUNT.fetch_add(1, Ordering::Relaxed));
+    Store::new(Etcd::connect(EtcdOptions::new([endpoint]).prefix(prefix)).await.unwrap())
+}
+
+/// Registers so many hosts with so many nodes each.
+pub async fn pool(store: &Store, hosts: usize, nodes: usize) {
+    for at in 1..=hosts {
+        let nodes: Vec<Address> = (1..=nodes).map(|n| node(at, n)).collect();
+        broker::add_host(store, &proxy(at), &nodes).await.unwrap();
+    }
+}
+
+pub async fn tree(store: &Store) -> Tree {
+    Tree::read(store).await.unwrap()
+}
+
+/// Completes everything that is recorded, as coordinators do; sources let go of moves at once, and hosts empty what
+/// was released.
+pub async fn complete(store: &Store) {
+    for _ in 0..MOST_STEPS {
+        let now = tree(store).await;
+        let Some(draft) = next(&now) else { return };
+        // Others may complete it at the same time.
+        let _: Committed = broker::commit(store, draft).await.unwrap();
+    }
+    panic!("still not at rest: {:?}", check::check(&tree(store).await, 0));
+}
+
+fn next(tree: &Tree) -> Option<broker::Draft> {
+    let now = clock::since_epoch().as_secs();
+    let recorded = plan::recorded(tree, now).commits.into_iter().next();
+    recorded.or_else(|| release(tree, now)).or_else(|| emptied(tree))
+}
+
+fn release(tree: &Tree, now: u64) -> Option<broker::Draft> {
+    let moves = tree
+        .active()
+        .flat_map(|(name, cluster)| cluster.moves.iter().map(move |(id, seen)| (name, id, seen)));
+    moves
+        .filter_map(|(name, id, seen)| broker::plan_commit(tree, name, *id, seen.record.epoch, now).ok())
+        .next()
+}
+
+fn emptied(tree: &Tree) -> Option<broker::Draft> {
+    let quarantined = tree.registered().flat_map(|(proxy, host)| {
+        let epoch = host.epoch.as_ref().unwrap().record;
+        host.quarantine.keys().map(move |node| (Place { proxy: proxy.clone(), node: node.clone() }, epoch))
+    });
+    quarantined.filter_map(|(place, epoch)| broker::plan_end_quarantine(tree, &place, epoch)).next()
+}
+
+/// Nothing is wrong.
+#[track_caller]
+pub fn assert_sound(tree: &Tree) {
+    let report = check::check(tree, 0);
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+}
+
+/// Nothing is wrong, and nothing is left to do.
+#[track_caller]
+pub fn assert_at_rest(tree: &Tree) {
+    let report = check::check(tree, 0);
+    assert!(report.is_at_rest(), "{report:#?}");
+}
+
+/// Everything is completed, and then nothing is wrong.
+pub async fn assert_comes_to_rest(store: &Store) -> Tree {
+    complete(store).await;
+    let found = tree(store).await;
+    assert_at_rest(&found);
+    found
+}
