@@ -4,5 +4,8 @@
 //!
 //! Read first: [`release::Manifest`] (what a release is), [`run::Runner`] (who carries a step out on a host).
 
+pub mod artifact;
+pub mod journal;
+pub mod probe;
 pub mod release;
 pub mod run;

@@ -15,10 +15,21 @@ pub struct TempDir {
 impl TempDir {
     /// Makes the directory; `label` becomes part of its name.
     pub fn new(label: &str) -> anyhow::Result<Self> {
+        Self::below(&std::env::temp_dir(), label)
+    }
+
+    /// The same in memory where the system has such a file system: for tests of programs that sync after every file,
+    /// and whose subject is not the loss of power.
+    pub fn in_memory(label: &str) -> anyhow::Result<Self> {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() { Self::below(memory, label) } else { Self::new(label) }
+    }
+
+    fn below(parent: &Path, label: &str) -> anyhow::Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path = std::env::temp_dir().join(format!("capstan-{label}-{}-{number}", std::process::id()));
+            let path = parent.join(format!("capstan-{label}-{}-{number}", std::process::id()));
             match std::fs::create_dir(&path) {
                 Ok(()) => return Ok(Self { path }),
                 // Left by an earlier process of the same id: its test failed, or was killed. Not ours to remove.

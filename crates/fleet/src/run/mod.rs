@@ -1,8 +1,16 @@
 //! Who carries the steps of a release out on a host.
 //!
-//! The interface is here; the worker that speaks with the metadata store knows nothing else of this side, and a
-//! simulated host implements the same.
+//! [`Runner`] is all that the worker, which speaks with the metadata store, knows of this side; a simulated host
+//! implements the same. [`Host`] is the real one.
 
+mod host;
+mod images;
+mod orphan;
+mod packages;
+pub mod process;
+mod state;
+mod step;
 mod work;
 
+pub use host::{CacheUse, Host, HostConfig, Launcher};
 pub use work::{Generation, Installed, Permission, Runner, StepError, StepOutcome, StepWork};

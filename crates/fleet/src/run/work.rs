@@ -72,6 +72,9 @@ pub enum StepError {
         /// What was finished first, because half of it would be worse.
         after: Option<String>,
     },
+    /// The stop came while artifacts were being fetched. What has arrived is kept.
+    #[error("fetching the release was stopped")]
+    StagingStopped,
     /// The release may not be installed on this host. Nothing was changed.
     #[error("{0}")]
     Refused(String),

@@ -2,4 +2,5 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation is how a test reports")]
 
+mod install;
 mod release;

@@ -1,4 +1,4 @@
-//! Manifests: what is read, what is refused.
+//! Releases: what is read, what is trusted, where they come from.
 
 mod manifest;
 mod version;

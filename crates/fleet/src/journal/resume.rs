@@ -1,0 +1,220 @@
+//! What is left to do of a step, given what the journal says? A pure function.
+
+use super::record::{Act, Entry, Event};
+use crate::release::{StepNumber, Version};
+use crate::run::Generation;
+
+/// What is left of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remaining {
+    /// Nothing.
+    Nothing,
+    /// The acts from this one on.
+    From {
+        /// The first act that is not done.
+        number: u32,
+        /// What is known about an earlier try of it.
+        trace: Trace,
+    },
+}
+
+/// What is known about an earlier try of an act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trace {
+    /// There was none, or it ended and was reported: a new try is wanted.
+    Clean,
+    /// It was begun, and nobody wrote how it ended: the worker died. It may still be running.
+    Begun,
+}
+
+/// The journal says that this work must not be done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Contradiction {
+    /// An old request.
+    #[error("the work belongs to request {asked}, and this host has worked for request {newest} already")]
+    Stale {
+        /// Whose work it is.
+        asked: Generation,
+        /// The newest that this host worked for.
+        newest: Generation,
+    },
+    /// Another release under the same number.
+    #[error("request {generation} is for release {known} on this host, and not for {asked}")]
+    OtherRelease {
+        /// Which request.
+        generation: Generation,
+        /// The release that the journal knows.
+        known: Version,
+        /// The release of the work.
+        asked: Version,
+    },
+    /// A later step has begun.
+    #[error("step {asked} is not done, and step {begun} of the same request has begun already")]
+    OutOfOrder {
+        /// Which step is asked for.
+        asked: StepNumber,
+        /// Which has begun.
+        begun: StepNumber,
+    },
+    /// All of it was declared done.
+    #[error("request {0} is finished on this host")]
+    Finished(Generation),
+}
+
+/// What is left of a step with this many acts.
+pub fn resume(
+    entries: &[Entry],
+    generation: Generation,
+    release: &Version,
+    step: StepNumber,
+    acts: u32,
+) -> Result<Remaining, Contradiction> {
+    if let Some(newest) = entries.iter().map(|entry| entry.generation).max().filter(|g| *g > generation) {
+        return Err(Contradiction::Stale { asked: generation, newest });
+    }
+    let ours: Vec<&Entry> = entries.iter().filter(|entry| entry.generation == generation).collect();
+    if let Some(other) = ours.iter().find(|entry| entry.release.as_str() != release.as_str()) {
+        let (known, asked) = (other.release.clone(), release.clone());
+        return Err(Contradiction::OtherRelease { generation, known, asked });
+    }
+    let done = |number: u32| ours.iter().any(|entry| entry.event == Event::Done(Act { step, number }));
+    let Some(number) = (0..acts).find(|number| !done(*number)) else { return Ok(Remaining::Nothing) };
+    refuse_what_is_over(&ours, generation, step)?;
+    let last = ours.iter().rev().find(|entry| entry.event.act() == Some(Act { step, number }));
+    let trace = match last.map(|entry| &entry.event) {
+        Some(Event::Intent(_)) => Trace::Begun,
+        Some(Event::Done(_) | Event::Failed { .. } | Event::Finished) | None => Trace::Clean,
+    };
+    Ok(Remaining::From { number, trace })
+}
+
+fn refuse_what_is_over(
+    ours: &[&Entry],
+    generation: Generation,
+    step: StepNumber,
+) -> Result<(), Contradiction> {
+    if ours.iter().any(|entry| entry.event == Event::Finished) {
+        return Err(Contradiction::Finished(generation));
+    }
+    let begun = ours.iter().filter_map(|entry| entry.event.act()).map(|act| act.step).max();
+    match begun.filter(|begun| *begun > step) {
+        Some(begun) => Err(Contradiction::OutOfOrder { asked: step, begun }),
+        None => Ok(()),
+    }
+}
+
+/// The entries that later decisions can depend on: of the newest request, the last one of each act, and its end.
+#[must_use]
+pub fn essence(entries: &[Entry]) -> Vec<Entry> {
+    let Some(newest) = entries.iter().map(|entry| entry.generation).max() else { return Vec::new() };
+    let mut kept: Vec<&Entry> = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.generation == newest) {
+        kept.retain(|old| old.event.act().is_none() || old.event.act() != entry.event.act());
+        kept.push(entry);
+    }
+    kept.into_iter().cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+
+    fn version(text: &str) -> Version {
+        text.parse().unwrap()
+    }
+
+    fn step(number: u32) -> StepNumber {
+        StepNumber::new(number).unwrap()
+    }
+
+    fn act(at: u32, number: u32) -> Act {
+        Act { step: step(at), number }
+    }
+
+    fn journal(generation: u64, release: &str, events: &[Event]) -> Vec<Entry> {
+        let entry = |(number, event): (usize, &Event)| Entry {
+            number: number as u64,
+            at: Timestamp::UNIX_EPOCH,
+            generation: Generation(generation),
+            release: version(release),
+            event: event.clone(),
+        };
+        events.iter().enumerate().map(entry).collect()
+    }
+
+    #[test]
+    fn every_crash_leaves_exactly_the_rest() {
+        let failed = |act| Event::Failed { act, why: "exit 1".to_owned() };
+        let from = |number, trace| Ok(Remaining::From { number, trace });
+        let (i0, d0) = (Event::Intent(act(1, 0)), Event::Done(act(1, 0)));
+        let (i1, d1) = (Event::Intent(act(1, 1)), Event::Done(act(1, 1)));
+        let table: Vec<(&str, Vec<Event>, Result<Remaining, Contradiction>)> = vec![
+            ("a new journal", vec![], from(0, Trace::Clean)),
+            ("died in the first act", vec![i0.clone()], from(0, Trace::Begun)),
+            ("died between two acts", vec![i0.clone(), d0.clone()], from(1, Trace::Clean)),
+            ("died in the second act", vec![i0.clone(), d0.clone(), i1.clone()], from(1, Trace::Begun)),
+            ("failed, to be tried again", vec![i0.clone(), failed(act(1, 0))], from(0, Trace::Clean)),
+            (
+                "died in the second try",
+                vec![i0.clone(), failed(act(1, 0)), i0.clone()],
+                from(0, Trace::Begun),
+            ),
+            ("done", vec![i0.clone(), d0.clone(), i1.clone(), d1.clone()], Ok(Remaining::Nothing)),
+            (
+                "done, and the next has begun",
+                vec![i0.clone(), d0.clone(), i1.clone(), d1.clone(), Event::Intent(act(2, 0))],
+                Ok(Remaining::Nothing),
+            ),
+            (
+                "not done, and the next has begun",
+                vec![i0.clone(), d0.clone(), Event::Intent(act(2, 0))],
+                Err(Contradiction::OutOfOrder { asked: step(1), begun: step(2) }),
+            ),
+            (
+                "not done, and all was declared finished",
+                vec![i0.clone(), d0.clone(), Event::Finished],
+                Err(Contradiction::Finished(Generation(7))),
+            ),
+        ];
+        for (name, events, expected) in table {
+            let entries = journal(7, "1.0", &events);
+            assert_eq!(resume(&entries, Generation(7), &version("1.0"), step(1), 2), expected, "{name}");
+            let essential = essence(&entries);
+            let compacted = resume(&essential, Generation(7), &version("1.0"), step(1), 2);
+            assert_eq!(compacted, expected, "{name}, compacted");
+        }
+    }
+
+    #[test]
+    fn a_new_request_begins_anew_and_an_old_one_is_refused() {
+        let entries = journal(7, "1.0", &[Event::Intent(act(1, 0)), Event::Done(act(1, 0))]);
+        let begin = Ok(Remaining::From { number: 0, trace: Trace::Clean });
+        assert_eq!(resume(&entries, Generation(8), &version("1.0"), step(1), 1), begin);
+        let stale = Contradiction::Stale { asked: Generation(6), newest: Generation(7) };
+        assert_eq!(resume(&entries, Generation(6), &version("1.0"), step(1), 1), Err(stale));
+    }
+
+    #[test]
+    fn one_request_is_for_one_release() {
+        let entries = journal(7, "1.0", &[Event::Intent(act(1, 0))]);
+        let error = resume(&entries, Generation(7), &version("1.1"), step(1), 1).unwrap_err();
+        assert_eq!(error.to_string(), "request 7 is for release 1.0 on this host, and not for 1.1");
+    }
+
+    #[test]
+    fn compaction_forgets_old_requests_and_old_tries() {
+        let mut entries = journal(6, "0.9", &[Event::Intent(act(1, 0)), Event::Finished]);
+        let events = [
+            Event::Intent(act(1, 0)),
+            Event::Failed { act: act(1, 0), why: "x".to_owned() },
+            Event::Intent(act(1, 0)),
+            Event::Done(act(1, 0)),
+            Event::Finished,
+        ];
+        entries.extend(journal(7, "1.0", &events));
+        let events: Vec<Event> = essence(&entries).into_iter().map(|entry| entry.event).collect();
+        assert_eq!(events, [Event::Done(act(1, 0)), Event::Finished]);
+    }
+}

@@ -1,0 +1,308 @@
+//! A real host: its directories, its dpkg, its journal.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::images::{self, StageError, Stager};
+use super::packages;
+use super::state::{ReleaseStore, Releases};
+use super::step::StepRun;
+use super::work::{Generation, Installed, Permission, Runner, StepError, StepOutcome, StepWork};
+use crate::artifact::dpkg::DpkgOptions;
+use crate::artifact::files::{make_dir, read_bounded};
+use crate::artifact::oci::Layout;
+use crate::artifact::{Cache, FetchError, digest_of};
+use crate::journal::{self, Event, Journal, JournalError};
+use crate::release::{
+    ArtifactName, HostFacts, MAX_MANIFEST_BYTES, MAX_SIGNATURE_BYTES, MAX_TRUST_BYTES, Manifest, Refusal,
+    ReleaseFile, Source, SourceError, Tag, Trust, Version,
+};
+
+/// Tags of one image that a host keeps beside those of its current and kept release.
+const KEPT_TAGS: usize = 2;
+
+/// Where things are on a host.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// The worker's own directory: journal, manifests, outputs. No release writes here.
+    pub state: PathBuf,
+    /// Fetched artifacts.
+    pub cache: PathBuf,
+    /// Whose the cache is.
+    pub cache_use: CacheUse,
+    /// The OCI layout with the host's images.
+    pub images: PathBuf,
+    /// How packages are installed.
+    pub dpkg: DpkgOptions,
+    /// The trust file.
+    pub trust: PathBuf,
+    /// The version of this worker.
+    pub worker_version: Version,
+    /// How the installer is started.
+    pub launcher: Launcher,
+}
+
+/// Whose a cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheUse {
+    /// This host's alone: what neither the current nor the kept release needs is removed.
+    Own,
+    /// Several hosts': nothing is removed, because nobody knows what the others keep.
+    Shared,
+}
+
+/// How the installer is started, so that the end of the worker is not its end too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// In a process group of its own.
+    Direct,
+    /// In a systemd scope of its own as well: stopping the worker's unit ends everything in the unit's cgroup.
+    SystemdScope,
+}
+
+impl Launcher {
+    /// What fits this machine.
+    #[must_use]
+    pub fn detect() -> Launcher {
+        if Path::new("/run/systemd/system").is_dir() { Launcher::SystemdScope } else { Launcher::Direct }
+    }
+
+    pub(super) fn wrap(self, argv: &[String]) -> Vec<String> {
+        let scope: &[&str] = match self {
+            Launcher::Direct => &[],
+            Launcher::SystemdScope => &["systemd-run", "--scope", "--quiet", "--collect", "--"],
+        };
+        scope.iter().map(|word| (*word).to_owned()).chain(argv.iter().cloned()).collect()
+    }
+}
+
+/// A host that installs for real.
+#[derive(Debug)]
+pub struct Host {
+    pub(super) config: HostConfig,
+    pub(super) cache: Cache,
+    pub(super) layout: Layout,
+    store: ReleaseStore,
+    source: RwLock<Arc<dyn Source>>,
+    /// One step at a time: whoever holds the journal acts.
+    journal: Mutex<Journal>,
+}
+
+impl Host {
+    /// Opens a host's directories; only one worker may.
+    pub fn open(config: HostConfig, source: Arc<dyn Source>) -> Result<Host, StepError> {
+        let disk = |path: &Path| {
+            let path = path.to_owned();
+            move |e: io::Error| StepError::Host(format!("{}: {e}", path.display()))
+        };
+        make_dir(&config.state.join("output")).map_err(disk(&config.state))?;
+        make_dir(&config.state.join("releases")).map_err(disk(&config.state))?;
+        let cache = Cache::open(&config.cache).map_err(disk(&config.cache))?;
+        let layout = Layout::new(&config.images);
+        let journal = Journal::open(&config.state).map_err(|e| host(&e))?;
+        let store = ReleaseStore::new(&config.state);
+        Ok(Host { config, cache, layout, store, source: RwLock::new(source), journal: Mutex::new(journal) })
+    }
+
+    /// Fetches from elsewhere from now on: a changed source or proxy applies without a restart.
+    pub fn set_source(&self, source: Arc<dyn Source>) {
+        *self.source.write().unwrap_or_else(PoisonError::into_inner) = source;
+    }
+
+    pub(super) fn source(&self) -> Arc<dyn Source> {
+        self.source.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells this host's programs from those of other hosts on the same machine.
+    pub(super) fn mark(&self, act: &str) -> String {
+        let place = self.config.state.canonicalize().unwrap_or_else(|_| self.config.state.clone());
+        format!("{}/{act}", &digest_of(place.as_os_str().as_encoded_bytes()).hex()[..16])
+    }
+
+    fn releases(&self) -> Result<Releases, StepError> {
+        self.store.releases().map_err(|e| host(&e))
+    }
+
+    fn trust(&self) -> Result<Trust, StepError> {
+        let path = &self.config.trust;
+        let bytes = std::fs::File::open(path).and_then(|file| read_bounded(file, MAX_TRUST_BYTES));
+        let unusable = |e: String| StepError::Refused(format!("the trust file {}: {e}", path.display()));
+        Trust::parse(&bytes.map_err(|e| unusable(e.to_string()))?).map_err(|e| unusable(e.to_string()))
+    }
+
+    async fn facts(&self) -> Result<HostFacts, StepError> {
+        let Releases { current, kept } = self.releases()?;
+        let journal = self.journal.lock().await;
+        let unfinished = journal.entries().last().filter(|last| last.event != Event::Finished);
+        let begun = unfinished.map(|last| last.release.clone());
+        let worker_version = self.config.worker_version.clone();
+        Ok(HostFacts { now: journal::now(), worker_version, current, kept, begun })
+    }
+
+    /// The manifest and signatures as the host remembers them, else as the source has them.
+    async fn manifest_bytes(
+        &self,
+        version: &Version,
+        permission: Permission,
+    ) -> Result<(Vec<u8>, Option<Vec<u8>>), StepError> {
+        if let Some((manifest, signatures)) = self.store.manifest(version).map_err(|e| host(&e))? {
+            return Ok((manifest, Some(signatures)));
+        }
+        if permission == Permission::RollBack {
+            let kept = self.releases()?.kept;
+            return Err(refused(&Refusal::NotKept { offered: version.clone(), kept }));
+        }
+        let source = self.source();
+        let manifest = read(&*source, version, ReleaseFile::Manifest, MAX_MANIFEST_BYTES).await;
+        let manifest = manifest.map_err(unavailable)?;
+        match read(&*source, version, ReleaseFile::Signatures, MAX_SIGNATURE_BYTES).await {
+            Ok(signatures) => Ok((manifest, Some(signatures))),
+            Err(SourceError::NotFound { .. }) => Ok((manifest, None)),
+            Err(e) => Err(unavailable(e)),
+        }
+    }
+
+    fn collect_garbage(&self, manifest: &Manifest, releases: &Releases) -> Result<(), StepError> {
+        let kept: Vec<&Version> = releases.current.iter().chain(&releases.kept).collect();
+        self.store.forget_others(&kept).map_err(|e| host(&e))?;
+        let mut manifests = vec![manifest.clone()];
+        if let Some(version) = &releases.kept
+            && let Some((bytes, _)) = self.store.manifest(version).map_err(|e| host(&e))?
+        {
+            manifests.push(Manifest::parse(&bytes).map_err(|e| host(&e))?);
+        }
+        let images = || manifests.iter().flat_map(|manifest| &manifest.images);
+        let names: BTreeSet<ArtifactName> = images().map(|image| image.name.clone()).collect();
+        let tags: BTreeSet<(ArtifactName, Tag)> =
+            images().map(|image| (image.name.clone(), image.tag.clone())).collect();
+        if self.layout.dir().exists() {
+            self.layout.collect_garbage(&names, &tags, KEPT_TAGS).map_err(|e| host(&e))?;
+        }
+        if self.config.cache_use == CacheUse::Own {
+            let needed =
+                manifests.iter().flat_map(|manifest| images::digests(manifest, &self.cache)).collect();
+            self.cache.retain(&needed).map_err(|e| host(&e))?;
+        }
+        Ok(())
+    }
+}
+
+async fn read(
+    source: &dyn Source,
+    version: &Version,
+    file: ReleaseFile,
+    most: usize,
+) -> Result<Vec<u8>, SourceError> {
+    source.open(version, &file, 0).await?.read(most).await
+}
+
+#[async_trait]
+impl Runner for Host {
+    async fn current(&self) -> Result<Option<Version>, StepError> {
+        Ok(self.releases()?.current)
+    }
+
+    async fn release(&self, version: &Version, permission: Permission) -> Result<Arc<Manifest>, StepError> {
+        let trust = self.trust()?;
+        let (bytes, signatures) = self.manifest_bytes(version, permission).await?;
+        let manifest = trust.open(&bytes, signatures.as_deref()).map_err(|e| refused(&e))?;
+        trust.admit(&manifest, version, permission, &self.facts().await?).map_err(|e| refused(&e))?;
+        let signatures = signatures.unwrap_or_default();
+        self.store.keep_manifest(version, &bytes, &signatures).map_err(|e| host(&e))?;
+        Ok(Arc::new(manifest))
+    }
+
+    async fn stage(&self, manifest: &Manifest, stop: &CancellationToken) -> Result<(), StepError> {
+        let source = self.source();
+        let stager = Stager { source: &*source, cache: &self.cache, manifest, stop };
+        for package in &manifest.packages {
+            stager.package(package).await.map_err(staging)?;
+        }
+        for image in &manifest.images {
+            stager.image(image).await.map_err(staging)?;
+        }
+        Ok(())
+    }
+
+    async fn run(&self, work: &StepWork, stop: &CancellationToken) -> Result<StepOutcome, StepError> {
+        let mut journal = self.journal.lock().await;
+        StepRun::new(self, work)?.run(&mut journal, stop).await
+    }
+
+    async fn finish(&self, generation: Generation, manifest: &Manifest) -> Result<(), StepError> {
+        let mut journal = self.journal.lock().await;
+        let releases = self.releases()?.after(&manifest.version);
+        self.store.set_releases(&releases).map_err(|e| host(&e))?;
+        let finished =
+            |entry: &crate::journal::Entry| entry.generation == generation && entry.event == Event::Finished;
+        if !journal.entries().iter().any(finished) {
+            journal.append(generation, &manifest.version, Event::Finished).map_err(|e| host(&e))?;
+        }
+        self.collect_garbage(manifest, &releases)
+    }
+
+    async fn installed(&self, manifest: &Manifest) -> Result<Installed, StepError> {
+        let wanted: Vec<_> = manifest.packages.iter().collect();
+        self.config.dpkg.prepare().map_err(|e| host(&e))?;
+        let mut installed = Installed::default();
+        for package in wanted {
+            let faults = packages::faults(&self.config.dpkg, &[package], &[]).await;
+            let faults = faults.map_err(|e| StepError::Host(format!("{e:?}")))?;
+            if faults.is_empty() {
+                installed.packages.insert(package.name.clone(), package.version.clone());
+            }
+        }
+        for image in &manifest.images {
+            if self.layout.verify(&image.name, &image.tag, &image.digest).is_ok() {
+                installed.images.insert(image.name.clone(), image.tag.clone());
+            }
+        }
+        Ok(installed)
+    }
+}
+
+pub(super) fn host(error: &dyn std::fmt::Display) -> StepError {
+    StepError::Host(error.to_string())
+}
+
+fn refused(refusal: &Refusal) -> StepError {
+    StepError::Refused(refusal.to_string())
+}
+
+fn unavailable(error: SourceError) -> StepError {
+    match error {
+        SourceError::Wrong { .. } => StepError::Refused(error.to_string()),
+        SourceError::NotFound { .. } | SourceError::Unreachable { .. } => {
+            StepError::Unavailable(error.to_string())
+        }
+    }
+}
+
+pub(super) fn staging(error: StageError) -> StepError {
+    let text = error.to_string();
+    match error {
+        StageError::Image { .. } => StepError::Refused(text),
+        StageError::Fetch(FetchError::Source { error, .. }) => match error {
+            SourceError::Wrong { .. } => StepError::Refused(text),
+            SourceError::NotFound { .. } | SourceError::Unreachable { .. } => StepError::Unavailable(text),
+        },
+        StageError::Fetch(FetchError::TooLong { .. } | FetchError::Tampered { .. }) => {
+            StepError::Refused(text)
+        }
+        StageError::Fetch(FetchError::Truncated { .. }) => StepError::Unavailable(text),
+        StageError::Fetch(FetchError::Stopped) => StepError::StagingStopped,
+        StageError::Fetch(FetchError::Disk { .. }) => StepError::Host(text),
+    }
+}
+
+impl From<JournalError> for StepError {
+    fn from(error: JournalError) -> StepError {
+        StepError::Host(error.to_string())
+    }
+}

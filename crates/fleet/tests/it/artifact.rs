@@ -1,0 +1,3 @@
+//! Images on a host.
+
+mod oci;

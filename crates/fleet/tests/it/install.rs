@@ -1,0 +1,9 @@
+//! Real installations into roots of their own.
+
+mod crash;
+mod fixture;
+mod fleet;
+mod refusals;
+mod steps;
+
+pub use fixture::{Workshop, stop, tree};
