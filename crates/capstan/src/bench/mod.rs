@@ -7,6 +7,8 @@ mod meta;
 mod page;
 mod peer;
 mod placement;
+mod redis;
+mod workdir;
 
 use std::path::Path;
 
@@ -27,11 +29,13 @@ pub(crate) enum Area {
     Placement,
     /// The replicated log beside bare disk syncs and NATS JetStream
     Log,
+    /// The Redis proxy beside direct access and nutcracker
+    Redis,
 }
 
 impl Area {
     /// Every area, in the order of the page.
-    pub(crate) const ALL: &[Area] = &[Area::Meta, Area::Placement, Area::Log];
+    pub(crate) const ALL: &[Area] = &[Area::Meta, Area::Placement, Area::Log, Area::Redis];
 
     /// The area's heading and what its rows say.
     pub(crate) fn title(self) -> &'static str {
@@ -39,6 +43,7 @@ impl Area {
             Area::Meta => "Metadata store",
             Area::Placement => "Placement",
             Area::Log => "Replicated log",
+            Area::Redis => "Redis proxy",
         }
     }
 
@@ -48,6 +53,7 @@ impl Area {
             Area::Meta => meta::METHOD,
             Area::Placement => placement::METHOD,
             Area::Log => log::METHOD,
+            Area::Redis => redis::METHOD,
         }
     }
 
@@ -60,6 +66,7 @@ impl Area {
                 tokio::task::spawn_blocking(placement::rows).await?
             }
             Area::Log => log::rows(scale, dir).await,
+            Area::Redis => redis::rows(scale, dir).await,
         }
     }
 }

@@ -112,10 +112,7 @@ impl Peer {
 
     /// Memory that it holds now, in MiB.
     pub(crate) fn rss_mib(&self) -> Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-        let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
-        Ok(kib / 1024.0)
+        rss_mib(self.pid()?)
     }
 
     /// SIGTERM, and waits for the end.
@@ -142,8 +139,16 @@ impl Peer {
     }
 }
 
+/// Memory that a process holds now, in MiB.
+pub(super) fn rss_mib(pid: u32) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib / 1024.0)
+}
+
 /// Two ports that nobody listens on just now.
-fn free_ports() -> Result<[u16; 2]> {
+pub(super) fn free_ports() -> Result<[u16; 2]> {
     let listen = || TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     let (one, two) = (listen()?, listen()?);
     Ok([one.local_addr()?.port(), two.local_addr()?.port()])

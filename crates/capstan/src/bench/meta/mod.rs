@@ -9,13 +9,14 @@ mod local;
 mod watchers;
 mod wire;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
 use super::load::median;
 use super::peer::{Kind, Peer, etcd_version};
+use super::workdir::WorkDir;
 use super::{Row, Scale, progress};
 
 /// How the figures are made, for the page.
@@ -64,7 +65,7 @@ impl Size {
 pub(crate) async fn run(scale: Scale, dir: &Path) -> Result<Vec<Row>> {
     let size = Size::of(scale);
     let version = etcd_version()?;
-    let work = WorkDir::below(dir)?;
+    let work = WorkDir::below(dir, "meta")?;
     let mut rows = wire_rows(size, &work.0, &version).await?;
     rows.extend(large::rows(size, &work.0, &version).await?);
     Ok(rows)
@@ -102,21 +103,4 @@ async fn interleaved(cell: wire::Cell, size: Size, ours: &Peer, etcd: &Peer, ver
         their_figures.push(cell.measure(etcd.client().await?, size, round).await?);
     }
     Ok(Row::new(&cell.name(size.range), median(our_figures), version, median(their_figures), "/s"))
-}
-
-/// A directory that is gone when the run is over.
-struct WorkDir(PathBuf);
-
-impl WorkDir {
-    fn below(dir: &Path) -> Result<WorkDir> {
-        let dir = dir.join(format!("capstan-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        Ok(WorkDir(dir))
-    }
-}
-
-impl Drop for WorkDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,0 +1,22 @@
+//! A directory for one area's files, gone when the area has been measured.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+/// Below the directory that the user chose, because that is on the disk to be measured.
+pub(super) struct WorkDir(pub(super) PathBuf);
+
+impl WorkDir {
+    pub(super) fn below(dir: &Path, area: &str) -> Result<WorkDir> {
+        let dir = dir.join(format!("capstan-bench-{area}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        Ok(WorkDir(dir))
+    }
+}
+
+impl Drop for WorkDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
