@@ -15,6 +15,7 @@ pub mod broker;
 pub mod check;
 pub mod coordinator;
 pub mod data;
+pub mod host;
 pub mod keys;
 pub mod nmctl;
 pub mod plan;

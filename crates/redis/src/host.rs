@@ -1,0 +1,160 @@
+//! What does a host do about Redis? It keeps its nodes as the metadata wants them, and frees those that it has emptied.
+//!
+//! The proxy is told by coordinators; the nodes behind it follow the metadata directly: a view of the tree becomes a
+//! list of [`Wanted`] for the agent, and a node that the agent has emptied leaves quarantine.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use capstan_control::tasks::TaskError;
+use capstan_meta::Store;
+use capstan_meta::view::View;
+use sha2::{Digest as _, Sha256};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::address::Address;
+use crate::agent::{Agent, Incarnation, Kind, NodeReport, NodeState, Persistence, Wanted};
+use crate::broker::{HostTree, Tree, end_quarantine};
+use crate::keys::ClusterName;
+use crate::spec;
+use crate::status::Place;
+
+/// How often the agent's reports are looked at while the metadata is quiet: this long a node stays in quarantine after
+/// it was emptied.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What the passwords of nodes are made from; all hosts of an installation share it.
+#[derive(Clone)]
+pub struct NodeSecret(Arc<str>);
+
+impl NodeSecret {
+    /// A secret of this text.
+    #[must_use]
+    pub fn new(text: &str) -> NodeSecret {
+        NodeSecret(text.into())
+    }
+
+    /// The password of a cluster's nodes: the same for all of them, since replicas follow primaries on other hosts, and
+    /// another one in every life of the name.
+    fn password(&self, owner: Option<&(ClusterName, Incarnation)>) -> String {
+        let owner = owner.map_or_else(String::new, |(name, incarnation)| format!("{name}/{incarnation}"));
+        let digest = Sha256::new().chain_update(&*self.0).chain_update([0]).chain_update(owner).finalize();
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl fmt::Debug for NodeSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NodeSecret(..)")
+    }
+}
+
+/// Which host this is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Where its proxy listens.
+    pub proxy: Address,
+    /// Who runs its nodes.
+    pub nodes: Kind,
+    /// What their passwords are made from.
+    pub secret: NodeSecret,
+}
+
+/// What every node of this host should be.
+#[must_use]
+pub fn wanted(tree: &Tree, me: &Identity) -> Vec<Wanted> {
+    let Some(host) = tree.host(&me.proxy) else { return Vec::new() };
+    host.owners.keys().map(|node| one_wanted(tree, host, me, node)).collect()
+}
+
+fn one_wanted(tree: &Tree, host: &HostTree, me: &Identity, node: &Address) -> Wanted {
+    let record = host.copies.get(node).filter(|_| !host.quarantine.contains_key(node));
+    let owner = record.map(|seen| (seen.record.cluster_name.clone(), Incarnation(seen.record.incarnation)));
+    let cluster = owner.as_ref().and_then(|(name, _)| tree.clusters.get(name));
+    let max_memory = cluster.and_then(|cluster| cluster.max_memory.as_ref()).map(|seen| seen.record);
+    let config = cluster.and_then(|cluster| cluster.config.as_ref());
+    let password = match me.nodes {
+        Kind::Supervised => Some(me.secret.password(owner.as_ref())),
+        // Whoever runs it has chosen it.
+        Kind::External => None,
+    };
+    Wanted {
+        node: node.clone(),
+        kind: me.nodes,
+        owner,
+        max_memory: max_memory.filter(|&bytes| bytes > 0),
+        persistence: persistence(config.map(|seen| seen.record.serving.persistence).unwrap_or_default()),
+        password,
+    }
+}
+
+fn persistence(asked: spec::Persistence) -> Persistence {
+    match asked {
+        spec::Persistence::None => Persistence::None,
+        spec::Persistence::Aof => Persistence::Aof,
+        spec::Persistence::Rdb => Persistence::Rdb,
+    }
+}
+
+/// Nodes in quarantine that hold nothing any more.
+fn emptied(host: &HostTree, report: impl Fn(&Address) -> Option<NodeReport>) -> Vec<Address> {
+    let empty = |node: &Address| {
+        report(node).is_some_and(|report| matches!(report.state, NodeState::Ready { owner: None, .. }))
+    };
+    host.quarantine.keys().filter(|node| empty(node)).cloned().collect()
+}
+
+/// Keeps the nodes of this host until asked to stop. The view covers [`Tree::ranges`].
+pub async fn keep(
+    me: &Identity,
+    agent: &Agent,
+    store: &Store,
+    view: &View,
+    stop: &CancellationToken,
+) -> Result<(), TaskError> {
+    let mut changes = view.changes();
+    loop {
+        let tree = Tree::of(&changes.mark_seen());
+        agent.want(wanted(&tree, me));
+        free_emptied(me, agent, store, &tree).await;
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            next = timeout(LOOK_EVERY, changes.next()) => {
+                if let Ok(None) = next {
+                    return Err("the view has ended".into());
+                }
+            }
+        }
+    }
+}
+
+/// A failure is told and tried again at the next look.
+async fn free_emptied(me: &Identity, agent: &Agent, store: &Store, tree: &Tree) {
+    let Some(host) = tree.host(&me.proxy) else { return };
+    let Some(epoch) = host.epoch.as_ref().map(|seen| seen.record) else { return };
+    let reports = agent.nodes().reports();
+    for node in emptied(host, |node| reports.get(node).cloned()) {
+        let place = Place { proxy: me.proxy.clone(), node };
+        if let Err(error) = end_quarantine(store, &place, epoch).await {
+            tracing::warn!(node = %place.node, %error, "an emptied node could not be freed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_differ_between_clusters_and_their_lives() {
+        let secret = NodeSecret::new("s");
+        let name: ClusterName = "c".parse().unwrap();
+        let of = |life| secret.password(Some(&(name.clone(), Incarnation(life))));
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
+        assert_ne!(of(1), secret.password(None));
+        assert_ne!(of(1), NodeSecret::new("t").password(Some(&(name.clone(), Incarnation(1)))));
+    }
+}
