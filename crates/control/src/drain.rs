@@ -15,7 +15,7 @@ mod keeper;
 mod question;
 mod status;
 
-pub use ask::{Ask, DrainChange, ask, undrain};
+pub use ask::{Ask, DrainChange, ask, undrain, wish_to_drain, wish_to_return};
 pub use keeper::{DrainKeeper, statuses};
 pub use question::{Question, own_question, own_ranges, questions};
 pub use status::{DrainPhase, DrainStatus, ServiceState, ServiceStatus, status};

@@ -46,31 +46,43 @@ struct Known {
 
 /// Asks for a host to be emptied. Asking twice is asking once.
 pub async fn ask(store: &Store, host: &HostId, ask: &Ask) -> Result<DrainChange, ControlError> {
-    change(store, host, |known| wish_to_drain(host, known, ask)).await
+    let decide = |known: &Known| wish_to_drain(host, known.host(), known.drain(), ask);
+    change(store, host, decide).await
 }
 
 /// Asks for a host to take up work again. The drain is over when all its services say that they are healthy.
 pub async fn undrain(store: &Store, host: &HostId, ask: &Ask) -> Result<DrainChange, ControlError> {
-    change(store, host, |known| Ok(wish_to_return(known, ask))).await
+    change(store, host, |known| Ok(wish_to_return(known.drain(), ask))).await
 }
 
-/// The next record, or what to answer without writing one.
-fn wish_to_drain(
+impl Known {
+    fn host(&self) -> Option<&HostRecord> {
+        self.host.as_ref().map(|seen| &seen.record)
+    }
+
+    fn drain(&self) -> Option<&DrainRecord> {
+        self.drain.as_ref().map(|seen| &seen.record)
+    }
+}
+
+/// The next record of a host that is to be emptied, or what to answer without writing one. Pure, for those who write it
+/// in a transaction of their own: guard it with the drain that was seen.
+pub fn wish_to_drain(
     host: &HostId,
-    known: &Known,
+    up: Option<&HostRecord>,
+    before: Option<&DrainRecord>,
     ask: &Ask,
 ) -> Result<Result<DrainRecord, DrainChange>, ControlError> {
-    let before = known.drain.as_ref().map(|drain| &drain.record);
     if before.is_some_and(|drain| drain.intent == Intent::Drain) {
         return Ok(Err(DrainChange::Already));
     }
-    let running = known.host.as_ref().map_or(&[][..], |host| &host.record.services);
+    let running = up.map_or(&[][..], |host| &host.services);
     let remembered = before.map_or(&[][..], |drain| &drain.services);
     let mut services: Vec<ServiceName> = [running, remembered, &ask.services].concat();
     services.sort();
     services.dedup();
     if services.is_empty() {
-        return Err(match known.host {
+        return Err(match up {
             Some(_) => ControlError::NothingToDrain(host.clone()),
             None => ControlError::UnknownHost(host.clone()),
         });
@@ -78,8 +90,9 @@ fn wish_to_drain(
     Ok(Ok(record(Intent::Drain, before, ask, services)))
 }
 
-fn wish_to_return(known: &Known, ask: &Ask) -> Result<DrainRecord, DrainChange> {
-    let before = known.drain.as_ref().map(|drain| &drain.record).ok_or(DrainChange::NotDraining)?;
+/// The next record of a host that is to take up work again, or what to answer without writing one. Pure.
+pub fn wish_to_return(before: Option<&DrainRecord>, ask: &Ask) -> Result<DrainRecord, DrainChange> {
+    let before = before.ok_or(DrainChange::NotDraining)?;
     match before.intent {
         Intent::Return => Err(DrainChange::Already),
         Intent::Drain => Ok(record(Intent::Return, Some(before), ask, before.services.clone())),

@@ -4,3 +4,5 @@
 
 mod install;
 mod release;
+mod rig;
+mod rollout;

@@ -1,0 +1,273 @@
+//! What is shown: hosts, the request and its waves, why a host waits, and what was before.
+
+use std::collections::BTreeMap;
+
+use capstan_control::keys::HostId;
+use capstan_meta::record::Prefix;
+use capstan_meta::{Detail, Range};
+use serde::Serialize;
+
+use super::Fleet;
+use crate::decide::alarm::Alarm;
+use crate::decide::why::{Why, why};
+use crate::decide::{Rollout, Standing, decide};
+use crate::encoding::Moment;
+use crate::error::FleetError;
+use crate::history::HistoryRecord;
+use crate::keys::GroupName;
+use crate::lrn::Lrn;
+use crate::plan::group_of;
+use crate::status::{Condition, Phase, Request};
+use crate::world::World;
+
+/// One host, as `hosts` and `status` show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HostLine {
+    /// Its number.
+    pub lrn: Lrn,
+    /// Its name in the kernel.
+    pub host: Option<HostId>,
+    /// What its operator says about it.
+    pub labels: BTreeMap<String, String>,
+    /// Its group.
+    pub group: GroupName,
+    /// Whether its worker is up.
+    pub up: bool,
+    /// The release that its worker said it had when it started.
+    pub release: String,
+    /// The version that it is being updated to.
+    pub version: Option<String>,
+    /// The step that it has announced.
+    pub step: Option<u32>,
+    /// How far it is with that version.
+    pub condition: Option<Condition>,
+    /// What went wrong.
+    pub message: String,
+    /// Where it stands, in a few words.
+    pub state: String,
+}
+
+/// All hosts, and what could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HostList {
+    /// Hosts in the order of their numbers.
+    pub hosts: Vec<HostLine>,
+    /// Keys and values that are not what they should be.
+    pub problems: Vec<String>,
+}
+
+/// How far the fleet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FleetState {
+    /// There is no request.
+    Clear,
+    /// A request is under way.
+    Running,
+    /// A request is under way, and an operator holds it.
+    Paused,
+    /// A request was stopped, and waits for `recover`.
+    Stopped,
+    /// The request is complete.
+    Completed,
+}
+
+/// One wave of one group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WaveProgress {
+    /// The group.
+    pub group: GroupName,
+    /// The wave, counted from one.
+    pub wave: usize,
+    /// How many hosts it has.
+    pub hosts: usize,
+    /// How many have the release.
+    pub finished: usize,
+    /// How many are in a slot or past their first step.
+    pub active: usize,
+    /// How many failed.
+    pub failed: usize,
+    /// How many are gone or skipped.
+    pub without: usize,
+}
+
+/// The whole fleet at a glance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FleetStatus {
+    /// How far it is.
+    pub state: FleetState,
+    /// The request.
+    pub request: Option<Request>,
+    /// The release that it is to have.
+    pub target: Option<String>,
+    /// Who leads the updaters.
+    pub leader: Option<String>,
+    /// What the updater does next or waits for.
+    pub why: String,
+    /// The waves.
+    pub waves: Vec<WaveProgress>,
+    /// The hosts.
+    pub hosts: Vec<HostLine>,
+    /// Keys and values that are not what they should be.
+    pub problems: Vec<String>,
+    /// When this was so.
+    pub at: Moment,
+}
+
+/// One request that there was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HistoryLine {
+    /// Its number.
+    pub generation: u64,
+    /// What became of it.
+    #[serde(flatten)]
+    pub record: HistoryRecord,
+}
+
+impl Fleet {
+    /// All hosts that have joined.
+    pub async fn hosts(&self) -> Result<HostList, FleetError> {
+        let world = self.world().await?;
+        let mut problems = world.problems.clone();
+        problems.extend(self.strange_members().await?);
+        Ok(HostList { hosts: world.registry.iter().map(|lrn| line(&world, *lrn)).collect(), problems })
+    }
+
+    /// The whole fleet at a glance.
+    pub async fn status(&self) -> Result<FleetStatus, FleetError> {
+        let world = self.world().await?;
+        let leaders = self.store.list(&self.tree.candidates()).await?;
+        let leader = leaders.iter().min_by_key(|(_, seen)| seen.create_revision);
+        let mut shown = world.registry.clone();
+        shown.extend(world.request.iter().flat_map(|seen| seen.record.members()));
+        let mut problems = world.problems.clone();
+        problems.extend(self.strange_members().await?);
+        Ok(FleetStatus {
+            state: state(&world),
+            request: world.request.as_ref().map(|seen| seen.record.clone()),
+            target: world.target.as_ref().map(|seen| seen.record.version.clone()),
+            leader: leader.map(|(_, seen)| seen.record.clone()),
+            why: decide(&world).why,
+            waves: waves(&world),
+            hosts: shown.iter().map(|lrn| line(&world, *lrn)).collect(),
+            problems,
+            at: world.now,
+        })
+    }
+
+    /// Why a host is where it is.
+    pub async fn why(&self, lrn: Lrn) -> Result<Why, FleetError> {
+        let world = self.world().await?;
+        let member = world.request.as_ref().is_some_and(|seen| seen.record.members().contains(&lrn));
+        match member || world.registry.contains(&lrn) {
+            true => Ok(why(&world, lrn)),
+            false => Err(FleetError::UnknownHost(lrn)),
+        }
+    }
+
+    /// Every request that there was, the newest first.
+    pub async fn history(&self) -> Result<Vec<HistoryLine>, FleetError> {
+        let listing = self.store.list(&self.tree.histories()).await?;
+        let mut lines: Vec<HistoryLine> = listing
+            .entries
+            .into_iter()
+            .map(|(key, seen)| HistoryLine { generation: key.generation, record: seen.record.clone() })
+            .collect();
+        lines.sort_by_key(|line| std::cmp::Reverse(line.generation));
+        Ok(lines)
+    }
+
+    /// Keys in the registry that name no host: somebody wrote them by hand.
+    async fn strange_members(&self) -> Result<Vec<String>, FleetError> {
+        let prefix = self.tree.boot_servers();
+        let keys = self.store.range(Range::of(Prefix::range(&prefix)).detail(Detail::KeysOnly)).await?;
+        let strange = keys.kvs.iter().filter(|kv| {
+            let path = kv.key_text();
+            <crate::keys::BootServerKey as capstan_meta::record::Key>::parse(&path).is_none()
+        });
+        Ok(strange.map(|kv| format!("bad key {}: not the number of a host", kv.key_text())).collect())
+    }
+}
+
+fn state(world: &World) -> FleetState {
+    let Some(request) = &world.request else { return FleetState::Clear };
+    let ended = world.history.as_ref().is_some_and(|seen| seen.record.outcome.is_some());
+    let paused = world.orders.as_ref().is_some_and(|seen| seen.record.paused.is_some());
+    match (request.record.stop, ended, paused) {
+        (true, _, _) => FleetState::Stopped,
+        (false, true, _) => FleetState::Completed,
+        (false, false, true) => FleetState::Paused,
+        (false, false, false) => FleetState::Running,
+    }
+}
+
+fn line(world: &World, lrn: Lrn) -> HostLine {
+    let info = world.infos.get(&lrn).map(|seen| seen.record.clone()).unwrap_or_default();
+    let request = world.request.as_ref().map(|seen| &seen.record);
+    let status = world.statuses.get(&lrn).map(|seen| &seen.record);
+    let status = status.filter(|status| request.is_some_and(|request| status.is_about(request)));
+    HostLine {
+        lrn,
+        host: info.host,
+        group: group_of(&world.policies, &info.labels),
+        labels: info.labels,
+        up: world.leases.contains_key(&lrn),
+        release: world.leases.get(&lrn).map(|seen| seen.record.release.clone()).unwrap_or_default(),
+        version: status.map(|status| status.version.clone()),
+        step: status.map(|status| status.step),
+        condition: status.map(crate::status::HostStatus::condition),
+        message: status.map(|status| status.message.clone()).unwrap_or_default(),
+        state: brief(world, lrn),
+    }
+}
+
+/// A word for where a host stands, without working out the whole rollout for every line.
+fn brief(world: &World, lrn: Lrn) -> String {
+    let Some(request) = world.request.as_ref().map(|seen| &seen.record) else { return "idle".to_owned() };
+    let desired = world.desired.get(&lrn).filter(|seen| seen.record.generation == request.generation);
+    let phase = desired.map(|seen| &seen.record.phase).filter(|phase| phase.is_active());
+    let status = world.statuses.get(&lrn).map(|seen| &seen.record).filter(|status| status.is_about(request));
+    match (phase, status.map(|status| (status.condition(), status.step))) {
+        (Some(Phase::Drain), _) => "draining".to_owned(),
+        (Some(Phase::Rollback { .. }), _) => "going back".to_owned(),
+        (Some(Phase::Return), _) => "returning".to_owned(),
+        (Some(Phase::Settle), _) => "settling".to_owned(),
+        (_, Some((Condition::Aborted, _))) => "failed".to_owned(),
+        (_, Some((Condition::Completed, _))) => "finished".to_owned(),
+        (Some(_), Some((Condition::Running, step))) => format!("running step {step}"),
+        (None, Some((Condition::Running, step))) => format!("at step {step}"),
+        (_, None) if request.members().contains(&lrn) => "not joined yet".to_owned(),
+        (_, None) => "in the next request".to_owned(),
+    }
+}
+
+fn waves(world: &World) -> Vec<WaveProgress> {
+    let Some(request) = &world.request else { return Vec::new() };
+    let Ok(rollout) = Rollout::of(world, &request.record, &Alarm::new(world.now)) else { return Vec::new() };
+    let mut found = Vec::new();
+    for group in &rollout.groups {
+        for (wave, hosts) in group.waves.iter().enumerate() {
+            let mut progress = WaveProgress {
+                group: group.group.clone(),
+                wave: wave + 1,
+                hosts: hosts.len(),
+                finished: 0,
+                active: 0,
+                failed: 0,
+                without: 0,
+            };
+            for lrn in hosts {
+                match rollout.standings.get(lrn) {
+                    _ if rollout.is_in_slot(*lrn) => progress.active += 1,
+                    Some(Standing::Finished) => progress.finished += 1,
+                    Some(Standing::Failed(_)) => progress.failed += 1,
+                    Some(Standing::Absent | Standing::Skipped) => progress.without += 1,
+                    Some(Standing::At(2..)) => progress.active += 1,
+                    Some(Standing::At(_) | Standing::Silent) | None => {}
+                }
+            }
+            found.push(progress);
+        }
+    }
+    found
+}

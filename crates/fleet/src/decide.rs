@@ -1,0 +1,216 @@
+//! What comes next? Pure: from everything that the updater knows to one move, when to look again, and why.
+//!
+//! The order of the questions is the whole updater: is there a request; was it stopped; must it be stopped (an order,
+//! a failure beyond the budget, an impossible report, a timeout); what do hosts in their slots need; does a segment of
+//! steps let somebody begin; is it complete; is there something newer. One move at a time: after it, everything is
+//! looked at again.
+
+pub mod alarm;
+mod begin;
+mod grant;
+mod meet;
+mod rollout;
+mod slot;
+mod stop;
+pub mod why;
+
+use crate::drains::DrainWish;
+use crate::encoding::Moment;
+use crate::history::Outcome;
+use crate::keys::GroupName;
+use crate::lrn::Lrn;
+use crate::plan::{RolloutPlan, SegmentKind};
+use crate::status::{Desired, Released, Request};
+use crate::world::World;
+
+use alarm::Alarm;
+pub use grant::Obstacle;
+pub use rollout::{Rollout, Standing};
+
+/// Hosts that one move changes at most: each is up to three operations of a transaction, which holds 128.
+pub const HOSTS_PER_MOVE: usize = 32;
+
+/// What the updater does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Move {
+    /// Writes a request for all hosts that there are.
+    Start(Box<Start>),
+    /// Sets `stop`.
+    Stop {
+        /// How the request ends.
+        outcome: Outcome,
+        /// Why.
+        reason: String,
+    },
+    /// Notes how a request ended that is stopped already, or is complete.
+    End {
+        /// How.
+        outcome: Outcome,
+        /// Why, or what is to be said about it.
+        reason: String,
+        /// Hosts that it went on without.
+        without: Vec<Lrn>,
+    },
+    /// Lets hosts run a step together.
+    Release(Released),
+    /// Moves hosts in and out of their slots.
+    Hosts(Vec<HostMove>),
+}
+
+/// A new request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The request.
+    pub request: Request,
+    /// Who is updated when.
+    pub plan: RolloutPlan,
+    /// Why, for the history.
+    pub cause: String,
+    /// Who wanted it.
+    pub by: String,
+}
+
+/// What changes for one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostMove {
+    /// The host.
+    pub lrn: Lrn,
+    /// Its group.
+    pub group: GroupName,
+    /// What is wanted of it from now on.
+    pub desired: Desired,
+    /// What is asked of its services.
+    pub drain: Option<DrainWish>,
+    /// What happens to its slot.
+    pub slot: SlotChange,
+    /// Why, in words for an operator.
+    pub why: String,
+}
+
+/// What happens to a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotChange {
+    /// The host takes one.
+    Take,
+    /// The host keeps what it has.
+    Keep,
+    /// The host gives it back, if it has one.
+    Free,
+}
+
+/// What comes next, when to look again, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What to do now.
+    pub next: Option<Move>,
+    /// When to look again even if nothing changes.
+    pub wake_at: Option<Moment>,
+    /// What was decided, or what is waited for.
+    pub why: String,
+}
+
+impl Decision {
+    fn wait(why: impl Into<String>) -> Decision {
+        Decision { next: None, wake_at: None, why: why.into() }
+    }
+
+    fn act(next: Move, why: impl Into<String>) -> Decision {
+        Decision { next: Some(next), wake_at: None, why: why.into() }
+    }
+}
+
+/// Decides.
+#[must_use]
+pub fn decide(world: &World) -> Decision {
+    let alarm = Alarm::new(world.now);
+    let decision = match &world.request {
+        None => begin::first(world),
+        Some(request) if request.record.stop => stop::stopped(world, &request.record),
+        Some(request) => under_way(world, &request.record, &alarm),
+    };
+    match decision.next {
+        Some(_) => decision,
+        None => Decision { wake_at: alarm.next(), ..decision },
+    }
+}
+
+/// Where every host of the request stands; nothing if there is none, or its release is not known.
+#[must_use]
+pub fn standings(world: &World) -> Option<std::collections::BTreeMap<Lrn, Standing>> {
+    let request = world.request.as_ref()?;
+    let rollout = Rollout::of(world, &request.record, &Alarm::new(world.now)).ok()?;
+    Some(rollout.standings)
+}
+
+fn under_way(world: &World, request: &Request, alarm: &Alarm) -> Decision {
+    let rollout = match Rollout::of(world, request, alarm) {
+        Ok(rollout) => rollout,
+        Err(unknown) => {
+            return stop::late(world, request, alarm).unwrap_or_else(|| Decision::wait(unknown));
+        }
+    };
+    if let Some(stop) = stop::must_stop(world, &rollout) {
+        return stop;
+    }
+    let moves = slot::moves(world, &rollout, alarm);
+    if !moves.is_empty() {
+        return hosts(moves);
+    }
+    if rollout.is_complete() {
+        return complete(world, &rollout, alarm);
+    }
+    let progress = progress(world, &rollout, alarm);
+    match progress.next {
+        None if rollout.awaits_workers() => stop::late_rollout(world, &rollout, alarm).unwrap_or(progress),
+        Some(_) | None => progress,
+    }
+}
+
+/// Everybody is through who is not gone on without.
+fn complete(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Decision {
+    if world.history.as_ref().is_none_or(|seen| seen.record.outcome.is_none()) {
+        let without: Vec<Lrn> = rollout.left_behind().collect();
+        let reason = match without.len() {
+            0 => String::new(),
+            count => format!("without {count} hosts"),
+        };
+        let why = format!("{} is on every host {reason}", rollout.request.version).trim_end().to_owned();
+        return Decision::act(Move::End { outcome: Outcome::Succeeded, reason, without }, why);
+    }
+    let moves = grant::catch_up(world, rollout, alarm);
+    if !moves.is_empty() {
+        return hosts(moves);
+    }
+    begin::next(world, rollout.request)
+}
+
+/// The first segment that is not over decides who may begin.
+fn progress(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Decision {
+    let moves = grant::catch_up(world, rollout, alarm);
+    if !moves.is_empty() {
+        return hosts(moves);
+    }
+    let Some(segment) = rollout.open_segment() else {
+        return Decision::wait(format!("waiting for hosts to finish: {}", rollout.waiting_list()));
+    };
+    match segment.kind {
+        SegmentKind::Barrier => meet::barrier(world, rollout, segment, alarm),
+        SegmentKind::Once => meet::once(world, rollout, segment, alarm),
+        SegmentKind::Rolling { .. } => {
+            let granted = grant::grants(world, rollout, segment, alarm);
+            match granted.moves.is_empty() {
+                false => hosts(granted.moves),
+                true => Decision::wait(granted.why),
+            }
+        }
+    }
+}
+
+fn hosts(moves: Vec<HostMove>) -> Decision {
+    let why: Vec<String> = moves.iter().take(5).map(|host| host.why.clone()).collect();
+    let more = match moves.len().saturating_sub(5) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    Decision::act(Move::Hosts(moves), format!("{}{more}", why.join("; ")))
+}

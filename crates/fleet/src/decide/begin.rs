@@ -1,0 +1,83 @@
+//! Does a request begin? Which release, for whom, and what is refused.
+
+use super::{Decision, Move, Start};
+use crate::lrn::Lrn;
+use crate::plan::{RolloutPlan, plan_groups};
+use crate::release::Version;
+use crate::spec::Target;
+use crate::status::Request;
+use crate::world::World;
+
+/// There is no request: one begins as soon as there is a release to have.
+pub(super) fn first(world: &World) -> Decision {
+    let Some(target) = &world.target else {
+        return Decision::wait("no release is asked for yet");
+    };
+    let before = world.last_success.clone().unwrap_or_default();
+    match refusal(&before, &target.record) {
+        Some(refused) => Decision::wait(refused),
+        None => start(world, &target.record, &before, "first request"),
+    }
+}
+
+/// The request is complete: another host list or another release begins the next one.
+pub(super) fn next(world: &World, request: &Request) -> Decision {
+    let version = &request.version;
+    if let Some(target) = &world.target
+        && target.record.version != *version
+    {
+        return match refusal(version, &target.record) {
+            Some(refused) => Decision::wait(refused),
+            None => start(world, &target.record, version, "another release"),
+        };
+    }
+    if world.registry != request.members() {
+        let same = world.target.as_ref().map_or_else(Target::default, |seen| seen.record.clone());
+        let target = Target { version: version.clone(), ..same };
+        return start(world, &target, version, "hosts joined or left");
+    }
+    Decision::wait(format!("{version} is on every host"))
+}
+
+/// Why a release is not begun, if it is not.
+fn refusal(before: &str, target: &Target) -> Option<String> {
+    let wanted = match target.version.parse::<Version>() {
+        Ok(wanted) => wanted,
+        Err(error) => return Some(format!("release refused: {error}")),
+    };
+    let older = before.parse::<Version>().is_ok_and(|before| wanted < before);
+    (older && !target.rollback).then(|| {
+        format!("release {wanted} refused: it is older than {before}; `rollback` goes back on purpose")
+    })
+}
+
+fn start(world: &World, target: &Target, before: &str, cause: &str) -> Decision {
+    if !world.releases.contains_key(&target.version) {
+        return Decision::wait(format!("release {} is not known yet", target.version));
+    }
+    if world.registry.is_empty() {
+        return Decision::wait(format!("release {} waits: no host has joined the fleet", target.version));
+    }
+    let generation = world.last_generation + 1;
+    let servers: Vec<Lrn> = world.registry.iter().copied().collect();
+    let request = Request {
+        version: target.version.clone(),
+        servers,
+        started_at: world.now,
+        generation,
+        update_id: format!("{}-{generation}", target.version),
+        rollback: target.rollback,
+        ..Request::default()
+    };
+    let plan = RolloutPlan {
+        generation,
+        parent: world.request.as_ref().map_or(0, |seen| seen.record.generation),
+        version: target.version.clone(),
+        groups: plan_groups(&world.registry, &world.labels(), &world.policies),
+        ..RolloutPlan::default()
+    };
+    let cause = if before.is_empty() { cause.to_owned() } else { format!("{cause}, from {before}") };
+    let why = format!("begin {} on {} hosts: {cause}", target.version, request.servers.len());
+    let start = Start { request, plan, cause, by: target.by.clone() };
+    Decision::act(Move::Start(Box::new(start)), why)
+}

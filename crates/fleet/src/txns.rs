@@ -1,0 +1,162 @@
+//! How does a decision become a transaction? Guarded by everything that it was made from; the leader's own guard is
+//! added by the loop that commits it.
+//!
+//! A guard that does not hold means "read again and decide again", never an error.
+
+use std::collections::BTreeMap;
+
+use capstan_meta::Txn;
+use capstan_meta::record::{Key, Prefix, Stored};
+
+use crate::decide::{HostMove, Move, SlotChange, Start};
+use crate::drains;
+use crate::history::{HistoryRecord, Outcome};
+use crate::keys::{GroupName, Tree};
+use crate::lrn::Lrn;
+use crate::outbox::{MAX_WAITING, Notice, NoticeKind};
+use crate::status::{Holder, Request, Slots, holder_of};
+use crate::world::World;
+
+/// The transaction of a move.
+#[must_use]
+pub fn txn(tree: &Tree, world: &World, next: &Move) -> Txn {
+    match next {
+        Move::Start(start) => begin(tree, world, start),
+        Move::Stop { outcome, reason } => stop(tree, world, *outcome, reason),
+        Move::End { outcome, reason, without } => end(tree, world, *outcome, reason, without),
+        Move::Release(released) => {
+            let key = tree.released();
+            let seen = world.released.as_deref();
+            on_request(tree, world).when(key.as_seen(seen)).then(key.put(released))
+        }
+        Move::Hosts(moves) => hosts(tree, world, moves),
+    }
+}
+
+/// Holds as long as the request is exactly as it was read.
+fn on_request(tree: &Tree, world: &World) -> Txn {
+    Txn::new().when(tree.current().as_seen(world.request.as_deref()))
+}
+
+fn begin(tree: &Tree, world: &World, start: &Start) -> Txn {
+    let Start { request, plan, cause, by } = start;
+    let generation = request.generation;
+    let from = world.request.as_ref().map(|seen| seen.record.version.clone());
+    let from = from.or_else(|| world.last_success.clone()).unwrap_or_default();
+    // A host list that changes leaves the version: what hosts keep is then what was before it.
+    let from = match &world.history {
+        Some(seen) if from == request.version => seen.record.from.clone(),
+        Some(_) | None => from,
+    };
+    let history = HistoryRecord {
+        version: request.version.clone(),
+        from,
+        cause: cause.clone(),
+        by: by.clone(),
+        started_at: request.started_at,
+        ..HistoryRecord::default()
+    };
+    let key = tree.history(generation);
+    let txn = on_request(tree, world)
+        .when(key.absent())
+        .then(tree.current().put(request))
+        .then(tree.host_statuses().delete_all())
+        .then(tree.released().delete())
+        .then(tree.plan(generation).put(plan))
+        .then(key.put(&history));
+    tell(tree, world, txn, request, NoticeKind::Start, cause)
+}
+
+fn stop(tree: &Tree, world: &World, outcome: Outcome, reason: &str) -> Txn {
+    let Some(seen) = &world.request else { return Txn::new() };
+    let request = Request { stop: true, stop_reason: reason.to_owned(), ..seen.record.clone() };
+    let txn = on_request(tree, world).then(tree.current().replace(seen, &request));
+    note_end(tree, world, txn, outcome, reason, &[])
+}
+
+fn end(tree: &Tree, world: &World, outcome: Outcome, reason: &str, without: &[Lrn]) -> Txn {
+    note_end(tree, world, on_request(tree, world), outcome, reason, without)
+}
+
+/// Notes how a request ended, once: who comes second finds it noted.
+fn note_end(tree: &Tree, world: &World, txn: Txn, outcome: Outcome, reason: &str, without: &[Lrn]) -> Txn {
+    let Some(request) = world.request.as_ref().map(|seen| &seen.record) else { return txn };
+    let key = tree.history(request.generation);
+    let before = world.history.as_ref().map(|seen| seen.record.clone()).unwrap_or_else(|| HistoryRecord {
+        version: request.version.clone(),
+        started_at: request.started_at,
+        ..HistoryRecord::default()
+    });
+    let history = HistoryRecord {
+        outcome: Some(outcome),
+        ended_at: Some(world.now),
+        reason: reason.to_owned(),
+        without: without.to_vec(),
+        ..before
+    };
+    let kind = match outcome {
+        Outcome::Succeeded => NoticeKind::Success,
+        Outcome::Failed | Outcome::Stopped => NoticeKind::Failure,
+        Outcome::TimedOut => NoticeKind::Timeout,
+    };
+    let txn = txn.when(key.as_seen(world.history.as_deref())).then(key.put(&history));
+    tell(tree, world, txn, request, kind, reason)
+}
+
+/// The message about an event goes into the event's own transaction.
+fn tell(tree: &Tree, world: &World, txn: Txn, request: &Request, kind: NoticeKind, detail: &str) -> Txn {
+    if world.settings.slack.is_none() || world.waiting_notices >= MAX_WAITING {
+        return txn;
+    }
+    let notice = Notice::about(request, kind, detail, world.now);
+    txn.then(tree.notice(notice.id()).put(&notice))
+}
+
+fn hosts(tree: &Tree, world: &World, moves: &[HostMove]) -> Txn {
+    let mut txn = on_request(tree, world);
+    let mut slots: BTreeMap<GroupName, Slots> = BTreeMap::new();
+    for host in moves {
+        let key = tree.desired(host.lrn);
+        txn = txn
+            .when(key.as_seen(world.desired.get(&host.lrn).map(|seen| &**seen)))
+            .then(key.put(&host.desired));
+        let reason = world.request.as_ref().map(|seen| format!("update to {}", seen.record.version));
+        let wish = host
+            .drain
+            .and_then(|wish| drains::wish(world, host.lrn, wish, reason.as_deref().unwrap_or("update")));
+        if let Some((guard, put)) = wish {
+            txn = txn.when(guard).then(put);
+        }
+        change_slot(world, host, &mut slots);
+    }
+    for (group, record) in &slots {
+        let seen: Option<&Stored<Slots>> = world.slots.get(group).map(|seen| &**seen);
+        let key = tree.slots(group.clone());
+        txn = txn.when(key.as_seen(seen)).then(key.put(record));
+    }
+    txn
+}
+
+fn change_slot(world: &World, host: &HostMove, slots: &mut BTreeMap<GroupName, Slots>) {
+    let generation = host.desired.generation;
+    let record = || {
+        let mut record = world.slots.get(&host.group).map(|seen| seen.record.clone()).unwrap_or_default();
+        // What earlier requests held is nobody's any more.
+        record.holders.retain(|_, holder| holder.generation.is_none_or(|held| held == generation));
+        record
+    };
+    match host.slot {
+        SlotChange::Keep => {}
+        SlotChange::Take => {
+            let holder = Holder { generation: Some(generation), since: world.now };
+            slots
+                .entry(host.group.clone())
+                .or_insert_with(record)
+                .holders
+                .insert(holder_of(host.lrn), holder);
+        }
+        SlotChange::Free => {
+            slots.entry(host.group.clone()).or_insert_with(record).holders.remove(&holder_of(host.lrn));
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A host that keeps its disk in memory: a whole implementation of [`Runner`], journal included, that outlives its
+//! worker. Tests hold steps up, make them fail, and read which ones were run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use async_trait::async_trait;
+use capstan_fleet::release::{Manifest, Version};
+use capstan_fleet::run::{Generation, Installed, Permission, Runner, StepError, StepOutcome, StepWork};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// One run of a step.
+pub(crate) type Run = (u64, String, u32);
+
+#[derive(Default)]
+struct Disk {
+    releases: BTreeMap<String, Arc<Manifest>>,
+    current: Option<String>,
+    kept: Option<String>,
+    /// Steps that were begun, in order; a step that is resumed is begun once.
+    begun: Vec<Run>,
+    done: BTreeSet<Run>,
+    failing: BTreeMap<u32, String>,
+}
+
+/// A host.
+pub(crate) struct MemoryHost {
+    disk: Mutex<Disk>,
+    /// Steps that nobody may pass yet.
+    held: watch::Sender<BTreeSet<u32>>,
+}
+
+impl Default for MemoryHost {
+    fn default() -> MemoryHost {
+        let disk = Disk { current: Some("1.0.0".to_owned()), ..Disk::default() };
+        MemoryHost { disk: Mutex::new(disk), held: watch::Sender::new(BTreeSet::new()) }
+    }
+}
+
+impl MemoryHost {
+    fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.disk.lock().unwrap()
+    }
+
+    /// The release can be fetched by this host.
+    pub(crate) fn offer(&self, manifest: Arc<Manifest>) {
+        self.disk().releases.insert(manifest.version.to_string(), manifest);
+    }
+
+    /// The step fails from now on.
+    pub(crate) fn fail_at(&self, step: u32, why: &str) {
+        self.disk().failing.insert(step, why.to_owned());
+    }
+
+    /// The step works again.
+    pub(crate) fn heal(&self, step: u32) {
+        self.disk().failing.remove(&step);
+    }
+
+    /// The step does not come to its end until it is let go.
+    pub(crate) fn hold(&self, step: u32) {
+        self.held.send_modify(|held| {
+            held.insert(step);
+        });
+    }
+
+    pub(crate) fn let_go(&self, step: u32) {
+        self.held.send_modify(|held| {
+            held.remove(&step);
+        });
+    }
+
+    /// Steps of a request in the order in which they were begun.
+    pub(crate) fn begun(&self, generation: u64) -> Vec<u32> {
+        let disk = self.disk();
+        disk.begun.iter().filter(|(of, _, _)| *of == generation).map(|(_, _, step)| *step).collect()
+    }
+
+    /// Every step that was begun.
+    pub(crate) fn all_begun(&self) -> Vec<Run> {
+        self.disk().begun.clone()
+    }
+
+    /// The release that the host has.
+    pub(crate) fn has(&self) -> Option<String> {
+        self.disk().current.clone()
+    }
+}
+
+#[async_trait]
+impl Runner for MemoryHost {
+    async fn current(&self) -> Result<Option<Version>, StepError> {
+        Ok(self.disk().current.as_ref().map(|version| version.parse().unwrap()))
+    }
+
+    async fn release(&self, version: &Version, permission: Permission) -> Result<Arc<Manifest>, StepError> {
+        let disk = self.disk();
+        let current: Option<Version> = disk.current.as_ref().map(|version| version.parse().unwrap());
+        if permission == Permission::Upgrade && current.is_some_and(|current| *version < current) {
+            return Err(StepError::Refused(format!("{version} is older than what is installed")));
+        }
+        let found = disk.releases.get(version.as_str()).cloned();
+        found.ok_or_else(|| StepError::Refused(format!("no release {version} at the source")))
+    }
+
+    async fn stage(&self, _: &Manifest, _: &CancellationToken) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    async fn run(&self, work: &StepWork, stop: &CancellationToken) -> Result<StepOutcome, StepError> {
+        let step = work.step.get();
+        let name = work.manifest.step(work.step).unwrap().name.clone();
+        let run = (work.generation.0, work.manifest.version.to_string(), step);
+        {
+            let mut disk = self.disk();
+            if disk.done.contains(&run) {
+                return Ok(StepOutcome::default());
+            }
+            if !disk.begun.contains(&run) {
+                disk.begun.push(run.clone());
+            }
+        }
+        let mut held = self.held.subscribe();
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return Err(StepError::Stopped { step: name, after: None }),
+            passed = held.wait_for(|held| !held.contains(&step)) => drop(passed.unwrap()),
+        }
+        let mut disk = self.disk();
+        if let Some(why) = disk.failing.get(&step) {
+            return Err(StepError::Failed { step: name, what: why.clone() });
+        }
+        disk.done.insert(run);
+        Ok(StepOutcome { installed: Installed::default() })
+    }
+
+    async fn finish(&self, _: Generation, manifest: &Manifest) -> Result<(), StepError> {
+        let mut disk = self.disk();
+        let version = manifest.version.to_string();
+        if disk.current.as_ref() != Some(&version) {
+            disk.kept = disk.current.replace(version);
+        }
+        Ok(())
+    }
+
+    async fn installed(&self, _: &Manifest) -> Result<Installed, StepError> {
+        Ok(Installed::default())
+    }
+}
