@@ -6,7 +6,7 @@
 //! NMCTL SETREPL   epoch flags [dbname node_ip:port proxy_ip:port (primary | replica-of node_ip:port)] ...
 //! NMCTL SETCONF   epoch flags [dbname json] ...
 //! NMCTL RELEASING epoch flags [dbname ip:port slot_range] ...      asks the source of a move to let go
-//! NMCTL IMPORT    epoch dbname slots                               turns the connection into an import stream
+//! NMCTL IMPORT    epoch dbname src_ip:src_port slots [session]     turns the connection into an import stream
 //! NMCTL LEASE     coordinator needed ttl_ms
 //! NMCTL LISTDB | CLEARDB | MOVES | EPOCH | INFO
 //! slot_range := slots | migrating dst_ip:dst_port slots | importing src_ip:src_port slots
@@ -174,12 +174,18 @@ pub struct SetConf {
 /// What a source says before it sends keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Import {
-    /// The epoch of the target's `SETDB` that the source believes to be current.
+    /// The epoch of the source's own `SETDB`: each host has its own, and the source knows no other. A source that was
+    /// overtaken by its own successor is refused.
     pub epoch: Epoch,
     /// Which database.
     pub db: ClusterName,
+    /// The proxy that the range comes from.
+    pub from: Address,
     /// Which slots.
     pub range: SlotRange,
+    /// The session that the connection joins. Without one the range is emptied and a new session begins; the reply is
+    /// its name.
+    pub session: Option<String>,
 }
 
 /// The right to serve. A proxy serves while `needed` coordinators have each

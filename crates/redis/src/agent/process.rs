@@ -30,7 +30,8 @@ impl ServerProcess {
         command.arg(config).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let child = command.process_group(0).spawn()?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).ok_or(io::ErrorKind::NotFound)?;
-        let started = started(pid).ok_or(io::ErrorKind::NotFound)?;
+        // It may have ended already; until it is waited for, it is still listed.
+        let (_, started) = stat(pid).ok_or(io::ErrorKind::NotFound)?;
         Ok(ServerProcess { mark: ProcessMark { pid, started }, child: Some(child) })
     }
 
@@ -73,14 +74,19 @@ impl ServerProcess {
     }
 }
 
-/// When a process started, in ticks since the machine did; `None` for one that does not exist or is only a zombie.
+/// When a living process started, in ticks since the machine did.
 fn started(pid: i32) -> Option<u64> {
+    stat(pid).filter(|(lives, _)| *lives).map(|(_, started)| started)
+}
+
+/// Whether a listed process lives (or only waits to be waited for), and when it started.
+fn stat(pid: i32) -> Option<(bool, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold blanks and parentheses; what follows the last one is plain.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let started = fields.nth(18)?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(started)
+    Some((!matches!(state, "Z" | "X"), started))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::io;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -145,6 +145,18 @@ impl Conversation {
         self.answer().await
     }
 
+    /// The same for a request that takes longer than others.
+    pub async fn ask_within<A: AsRef<[u8]>>(
+        &mut self,
+        arguments: &[A],
+        within: Duration,
+    ) -> Result<Bytes, TalkError> {
+        let usual = std::mem::replace(&mut self.within, within);
+        let answer = self.ask(arguments).await;
+        self.within = usual;
+        answer
+    }
+
     /// Puts a request behind those that wait to be sent.
     pub fn push<A: AsRef<[u8]>>(&mut self, arguments: &[A]) {
         write_request(&mut self.out, arguments);
@@ -204,15 +216,10 @@ impl Conversation {
         }
     }
 
-    /// Waits until the other side closes; whatever it still says is dropped.
-    pub async fn closed(&mut self) -> Result<(), TalkError> {
-        loop {
-            match self.read_more().await {
-                Ok(()) => self.input.advance(self.input.len()),
-                Err(TalkError::Broken { .. }) => return Ok(()),
-                Err(other) => return Err(other),
-            }
-        }
+    /// The connection itself, for those who go on in their own way. Every reply must have been taken.
+    #[must_use]
+    pub fn into_stream(self) -> TcpStream {
+        self.stream
     }
 
     fn late(&self) -> TalkError {

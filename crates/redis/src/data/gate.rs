@@ -241,6 +241,15 @@ impl Gate {
         self.phase.subscribe().wait_for(closed).await.map_or(Phase::Gone, |phase| *phase)
     }
 
+    /// Waits until the range is let go, or its move is over.
+    pub async fn decided(&self) -> Phase {
+        let decided = |phase: &Phase| match phase {
+            Phase::Released | Phase::Open | Phase::Gone => true,
+            Phase::Recording | Phase::Holding => false,
+        };
+        self.phase.subscribe().wait_for(decided).await.map_or(Phase::Gone, |phase| *phase)
+    }
+
     /// A worker knows of the gate, and all commands that it sent before are done.
     pub fn join(&self) {
         self.strangers.send_modify(|workers| *workers = workers.saturating_sub(1));

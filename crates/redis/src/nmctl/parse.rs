@@ -213,7 +213,13 @@ impl<'a, W: Iterator<Item = &'a [u8]>> Words<W> {
     }
 
     fn import(&mut self) -> Result<Import, WrongMessage> {
-        Ok(Import { epoch: self.epoch()?, db: self.read("the name of a database")?, range: self.range()? })
+        Ok(Import {
+            epoch: self.epoch()?,
+            db: self.read("the name of a database")?,
+            from: self.read("an address")?,
+            range: self.range()?,
+            session: self.words.next().map(|name| String::from_utf8_lossy(name).into_owned()),
+        })
     }
 
     fn lease(&mut self) -> Result<LeaseGrant, WrongMessage> {

@@ -25,7 +25,9 @@ impl Message {
                 }
             }
             Message::Import(told) => {
-                words.extend([told.epoch.to_string(), told.db.to_string(), slots(told.range)]);
+                words.extend([told.epoch.to_string(), told.db.to_string()]);
+                words.extend([told.from.to_string(), slots(told.range)]);
+                words.extend(told.session.clone());
             }
             Message::Lease(told) => {
                 words.extend([told.coordinator.clone(), told.needed.to_string(), told.ttl_ms.to_string()]);

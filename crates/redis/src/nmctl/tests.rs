@@ -70,7 +70,7 @@ fn wrong_grammar_is_explained() {
         ("LEASE c 0 1", "ERR NMCTL LEASE: '0' is not a number of coordinators"),
         ("LEASE c 1 99999999", "ERR NMCTL LEASE: '99999999' is not a time in milliseconds"),
         ("LEASE  1 5", "ERR NMCTL LEASE: '' is not the name of a coordinator"),
-        ("IMPORT 1 db", "ERR NMCTL IMPORT: a range of slots is missing"),
+        ("IMPORT 1 db h:1", "ERR NMCTL IMPORT: a range of slots is missing"),
         ("INFO all", "ERR NMCTL INFO takes no further arguments"),
     ] {
         assert!(wrong(line).starts_with(text), "{line}: {}", wrong(line));
@@ -194,9 +194,12 @@ fn message() -> impl Strategy<Value = Message> {
         ("[!-~]{1,20}", 1..1000u32, 1..3_600_000u64).prop_map(|(coordinator, needed, ttl_ms)| {
             Message::Lease(LeaseGrant { coordinator, needed, ttl_ms })
         }),
-        (1..u64::MAX, name(), 0..16_384u32).prop_map(|(epoch, db, slot)| {
-            Message::Import(Import { epoch: Epoch(epoch), db, range: range(slot, slot) })
-        }),
+        (1..u64::MAX, name(), 0..16_384u32, proptest::option::of("[a-z]{1,9}")).prop_map(
+            |(epoch, db, slot, session)| {
+                let from = "h:1".parse().unwrap();
+                Message::Import(Import { epoch: Epoch(epoch), db, from, range: range(slot, slot), session })
+            }
+        ),
         Just(Message::ListDb),
         Just(Message::ClearDb),
         Just(Message::Moves),

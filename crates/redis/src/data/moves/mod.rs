@@ -1,1 +1,484 @@
-//! How does a range of slots move to another proxy?
+//! How does a range of slots move to another host while clients write? The source copies and lets go, the target takes.
+//!
+//! Whoever owns the proxy's state calls [`Moves::prepare`] with every `SETDB` that it has accepted and written down,
+//! builds its routing table with the gates that it gets, swaps the table in, and says so ([`Prepared::routed`]). It
+//! passes on `NMCTL RELEASING` to [`Moves::releasing`], connections that ask for `NMCTL IMPORT` to
+//! [`Moves::take_import`], and shows [`Moves::lines`] for `NMCTL MOVES`.
+//!
+//! ```text
+//! source                                          target
+//! SETDB migrating to target: gate records         SETDB importing from source
+//! NMCTL IMPORT epoch db source range        --->  range emptied, session begins
+//! walk over the node, DUMP                  --->  RESTORE            (all keys)
+//! keys that were written meanwhile, DUMP    --->  RESTORE or DEL     (pass after pass, until few are left)
+//! RELEASING: gate holds, the rest           --->  RESTORE or DEL
+//! release written down, +OK
+//! SETDB without the range: gate gone, held commands go to the target; leftovers are removed
+//! ```
+//!
+//! Read first: `source` (the copy), `import` (the other side), [`Moves`].
+
+mod decide;
+mod import;
+mod lane;
+mod ledger;
+mod names;
+mod pace;
+mod progress;
+mod source;
+mod sweep;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use capstan_control::epoch::Epoch;
+use capstan_control::tasks::{Kind, OnFailure, Stage as StopStage, Supervisor};
+use capstan_meta::backoff::Backoff;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+pub use import::ImportError;
+use import::{Ended, Imports, open_node};
+use ledger::Ledger;
+use names::Claims;
+pub use names::{Held, ImportId, MoveId};
+use pace::Pace;
+pub use progress::{Progress, Snapshot, Stage};
+use source::Job;
+
+use crate::address::Address;
+use crate::agent::Nodes;
+use crate::data::conversation::Credentials;
+use crate::data::gate::{Gate, Phase};
+use crate::data::state::Move;
+use crate::nmctl::{Announcement, Claim, Entry, Import};
+
+const COPY: Kind = Kind { name: "redis-move", on_failure: OnFailure::Log, stage: StopStage::Working };
+const IMPORT: Kind = Kind { name: "redis-import", on_failure: OnFailure::Log, stage: StopStage::Working };
+const SWEEP: Kind = Kind { name: "redis-sweep", on_failure: OnFailure::Log, stage: StopStage::Working };
+
+/// How long a request to let go waits for a move that is nearly there, instead of being sent away to come again.
+const RELEASE_WITHIN: Duration = Duration::from_secs(2);
+/// Pauses of a sweep whose node does not answer.
+const SWEEP_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// Rest between two pages of a sweep: clients come first.
+const SWEEP_REST: Duration = Duration::from_millis(1);
+
+/// What moves need to know of the proxy.
+#[derive(Clone, Debug)]
+pub struct MovesConfig {
+    /// This proxy, as other proxies know it.
+    pub proxy: Address,
+    /// What other proxies want to hear before they take `NMCTL`.
+    pub admin: Option<Credentials>,
+    /// Where the ledger is kept.
+    pub ledger: PathBuf,
+}
+
+/// Everything that moves from and to this host. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Moves {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: MovesConfig,
+    runtime: Handle,
+    supervisor: Supervisor,
+    nodes: Nodes,
+    pace: Arc<Pace>,
+    ledger: Arc<Mutex<Ledger>>,
+    imports: Imports,
+    current: Mutex<Current>,
+}
+
+/// What follows from the newest `SETDB`.
+#[derive(Debug, Default)]
+struct Current {
+    epoch: Epoch,
+    claims: Claims,
+    running: BTreeMap<MoveId, Running>,
+    /// Leftovers that are being removed.
+    sweeps: BTreeSet<Held>,
+}
+
+#[derive(Clone, Debug)]
+struct Running {
+    gate: Arc<Gate>,
+    progress: Arc<Progress>,
+    asked: watch::Sender<u64>,
+    stop: CancellationToken,
+}
+
+/// Why a range is not let go. The text is the reply to `RELEASING`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReleased {
+    /// The coordinator knows less than this proxy.
+    #[error("OLD_EPOCH known {known}")]
+    OldEpoch {
+        /// What this proxy knows.
+        known: Epoch,
+    },
+    /// The coordinator knows more: it has to send `SETDB` first.
+    #[error("TRYAGAIN known {known}")]
+    NotTold {
+        /// What this proxy knows.
+        known: Epoch,
+    },
+    /// Nothing of the kind moves.
+    #[error("ERR {what} does not move away from here")]
+    NoSuchMove {
+        /// Which range of which database and node.
+        what: String,
+    },
+    /// It is not there yet.
+    #[error("MIGRATING {progress}")]
+    Migrating {
+        /// How far it is.
+        progress: String,
+    },
+}
+
+/// A `SETDB` whose moves are ready to begin. Call [`routed`](Prepared::routed) when the routing table is in place.
+#[derive(Debug)]
+#[must_use = "moves begin, and gates of old ones open, when the routing table is in place"]
+pub struct Prepared {
+    moves: Moves,
+    gates: BTreeMap<MoveId, Arc<Gate>>,
+    over: Vec<(Arc<Gate>, Phase)>,
+    begun: Vec<Job>,
+    ended_imports: Vec<Ended>,
+}
+
+impl Moves {
+    /// Opens the ledger. Moves run on the runtime of the caller, under its supervisor.
+    pub fn open(config: MovesConfig, nodes: Nodes, supervisor: &Supervisor) -> io::Result<Moves> {
+        let ledger = Arc::new(Mutex::new(Ledger::open(config.ledger.clone())?));
+        let shared = Shared {
+            config,
+            runtime: Handle::current(),
+            supervisor: supervisor.clone(),
+            nodes,
+            pace: Arc::default(),
+            ledger,
+            imports: Imports::default(),
+            current: Mutex::default(),
+        };
+        Ok(Moves { shared: Arc::new(shared) })
+    }
+
+    /// At most so many keys a second, over all moves from this host; zero: as fast as possible.
+    pub fn set_rate(&self, keys_per_second: u64) {
+        self.shared.pace.set(keys_per_second);
+    }
+
+    /// Takes note of a `SETDB` that was accepted and written down. Moves that it goes on with go on; `workers` have to
+    /// join the gates of new ones.
+    pub fn prepare(&self, epoch: Epoch, entries: &[Entry], workers: usize) -> io::Result<Prepared> {
+        let claims = Claims::of(entries);
+        let mut current = self.current();
+        let mut prepared = Prepared {
+            moves: self.clone(),
+            gates: BTreeMap::new(),
+            over: Vec::new(),
+            begun: Vec::new(),
+            ended_imports: self.shared.imports.expect(&claims.coming),
+        };
+        self.end_moves(&mut current, &claims, &mut prepared)?;
+        self.note_leftovers(&claims, &prepared.ended_imports)?;
+        for id in &claims.leaving {
+            let running = match current.running.get(id) {
+                Some(running) => running.clone(),
+                None => self.begin(id, epoch, workers, &mut prepared),
+            };
+            prepared.gates.insert(id.clone(), running.gate.clone());
+            current.running.insert(id.clone(), running);
+        }
+        (current.epoch, current.claims) = (epoch, claims);
+        Ok(prepared)
+    }
+
+    /// Ends moves that the new claims do not go on with: cancelled if the range is served here, else gone.
+    fn end_moves(&self, current: &mut Current, claims: &Claims, prepared: &mut Prepared) -> io::Result<()> {
+        let over: Vec<MoveId> =
+            current.running.keys().filter(|id| !claims.leaving.contains(id)).cloned().collect();
+        for id in over {
+            let Some(running) = current.running.remove(&id) else { continue };
+            // First this, then the ledger: see `Job::last_pass`.
+            running.stop.cancel();
+            let held = Held { db: id.db.clone(), node: id.node.clone(), range: id.range };
+            let mut ledger = self.ledger();
+            let (phase, leftover) = match (claims.touches(&held), ledger.is_released(&id)) {
+                (true, _) => (Phase::Open, None),
+                (false, true) => (Phase::Gone, Some(held)),
+                // Taken away without a release: what is here may be the only copy.
+                (false, false) => (Phase::Gone, None),
+            };
+            info!(%id, outcome = ?phase, "a move is over");
+            ledger.over(&id, leftover)?;
+            prepared.over.push((running.gate, phase));
+        }
+        Ok(())
+    }
+
+    fn note_leftovers(&self, claims: &Claims, ended: &[Ended]) -> io::Result<()> {
+        let mut ledger = self.ledger();
+        ledger.drop_leftovers(|held| claims.touches(held))?;
+        for Ended { id, .. } in ended {
+            let held = Held { db: id.db.clone(), node: id.node.clone(), range: id.range };
+            if !claims.touches(&held) {
+                ledger.add_leftover(held)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&self, id: &MoveId, epoch: Epoch, workers: usize, prepared: &mut Prepared) -> Running {
+        let released = self.ledger().is_released(id);
+        let gate = match released {
+            true => Gate::released(id.range, id.to.clone()),
+            false => Gate::new(id.range, id.to.clone(), workers),
+        };
+        let asked = watch::Sender::new(0);
+        let running = Running {
+            gate: gate.clone(),
+            progress: Arc::default(),
+            asked: asked.clone(),
+            stop: CancellationToken::new(),
+        };
+        prepared.begun.push(Job {
+            id: id.clone(),
+            proxy: self.shared.config.proxy.clone(),
+            epoch,
+            gate,
+            progress: running.progress.clone(),
+            pace: self.shared.pace.clone(),
+            nodes: self.shared.nodes.clone(),
+            credentials: self.shared.config.admin.clone(),
+            ledger: self.shared.ledger.clone(),
+            asked: asked.subscribe(),
+            stop: running.stop.clone(),
+        });
+        running
+    }
+
+    /// `NMCTL RELEASING`: lets go of ranges, if all that is left of their moves is short. Waits for that, for a
+    /// bounded time.
+    pub async fn releasing(&self, message: &Announcement) -> Result<(), NotReleased> {
+        let moves = self.asked_for(message)?;
+        for running in &moves {
+            running.asked.send_modify(|asked| *asked += 1);
+        }
+        for running in &moves {
+            let near = match running.snapshot().stage {
+                Stage::CatchingUp | Stage::Holding | Stage::Released => true,
+                Stage::Starting | Stage::Copying | Stage::Failed { .. } => false,
+            };
+            if near {
+                // Whether it was decided in time, the phase tells.
+                timeout(RELEASE_WITHIN, running.gate.decided()).await.ok();
+            }
+            if running.gate.phase() != Phase::Released {
+                return Err(NotReleased::Migrating { progress: running.snapshot().to_string() });
+            }
+        }
+        Ok(())
+    }
+
+    fn asked_for(&self, message: &Announcement) -> Result<Vec<Running>, NotReleased> {
+        let current = self.current();
+        let known = current.epoch;
+        if message.epoch < known && !message.flags.force {
+            return Err(NotReleased::OldEpoch { known });
+        }
+        if message.epoch > known && !message.flags.force {
+            return Err(NotReleased::NotTold { known });
+        }
+        let find = |entry: &Entry| {
+            let range = match &entry.claim {
+                Claim::Stable(range) | Claim::Migrating { range, .. } | Claim::Importing { range, .. } => {
+                    *range
+                }
+            };
+            let mut running = current.running.iter();
+            let found =
+                running.find(|(id, _)| id.db == entry.db && id.node == entry.address && id.range == range);
+            let what = || format!("{} {} {range}", entry.db, entry.address);
+            found.map(|(_, running)| running.clone()).ok_or_else(|| NotReleased::NoSuchMove { what: what() })
+        };
+        message.entries.iter().map(find).collect()
+    }
+
+    /// All moves from this host and how far they are.
+    #[must_use]
+    pub fn all(&self) -> Vec<(MoveId, Snapshot)> {
+        self.current().running.iter().map(|(id, running)| (id.clone(), running.snapshot())).collect()
+    }
+
+    /// The same as lines of text.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        self.all().into_iter().map(|(id, snapshot)| format!("{id} {snapshot}")).collect()
+    }
+
+    /// Takes over a connection that asked for an import, with what has been read from it behind the request. The
+    /// reply is given here.
+    pub fn take_import(&self, stream: std::net::TcpStream, early: &[u8], request: Import) {
+        let (moves, early) = (self.clone(), BytesMut::from(early));
+        let name = format!("{} {}", request.db, request.range);
+        let mut taken = Some((stream, early, request));
+        self.start(IMPORT, name, move |stop| {
+            let (moves, taken) = (moves.clone(), taken.take());
+            async move {
+                let Some((stream, early, request)) = taken else { return Ok(()) };
+                stream.set_nonblocking(true)?;
+                let stream = tokio::net::TcpStream::from_std(stream)?;
+                let serve = moves.shared.imports.serve(stream, early, request, &moves.shared.nodes);
+                if let Some(Err(error)) = stop.run_until_cancelled(serve).await {
+                    info!(%error, "an import's connection ended");
+                }
+                Ok(())
+            }
+        });
+    }
+
+    /// Removes what nobody asks this host for any more.
+    fn sweep(&self, held: Held) {
+        if !self.current().sweeps.insert(held.clone()) {
+            return;
+        }
+        let moves = self.clone();
+        let name = format!("{} {} {}", held.db, held.node, held.range);
+        self.start(SWEEP, name, move |stop| {
+            let (moves, held) = (moves.clone(), held.clone());
+            async move {
+                stop.run_until_cancelled(moves.sweep_until_done(&held)).await;
+                moves.current().sweeps.remove(&held);
+                Ok(())
+            }
+        });
+    }
+
+    async fn sweep_until_done(&self, held: &Held) {
+        let mut retry = Backoff::new(SWEEP_RETRY.0, SWEEP_RETRY.1, u64::from(held.range.first()));
+        while self.ledger().is_leftover(held) {
+            match self.sweep_once(held).await {
+                Ok(Some(removed)) => {
+                    info!(db = %held.db, node = %held.node, range = %held.range, removed, "leftovers were removed");
+                    if let Err(error) = self.ledger().drop_leftovers(|it| it == held) {
+                        warn!(%error, "the end of a sweep cannot be written down; it is repeated after a restart");
+                    }
+                    return;
+                }
+                Ok(None) => return,
+                Err(error) => warn!(node = %held.node, %error, "leftovers cannot be removed yet"),
+            }
+            sleep(retry.next_wait()).await;
+        }
+    }
+
+    /// One walk over the node. `None`: the range has come back, and its keys are not leftovers any more.
+    async fn sweep_once(&self, held: &Held) -> Result<Option<u64>, ImportError> {
+        let mut node = open_node(&held.node, &self.shared.nodes).await?;
+        let (mut walk, mut removed) = (sweep::Walk::new(), 0);
+        while let Some(page) = walk.next(&mut node, held.range).await? {
+            if !page.keys.is_empty() {
+                let _alone = self.shared.imports.sweeping.lock().await;
+                if !self.ledger().is_leftover(held) {
+                    return Ok(None);
+                }
+                removed += sweep::remove(&mut node, &page.keys).await?;
+            }
+            sleep(SWEEP_REST).await;
+        }
+        Ok(Some(removed))
+    }
+
+    fn start<F>(&self, kind: Kind, name: String, body: impl FnMut(CancellationToken) -> F + Send + 'static)
+    where
+        F: Future<Output = Result<(), capstan_control::tasks::TaskError>> + Send + 'static,
+    {
+        let _runtime = self.shared.runtime.enter();
+        self.shared.supervisor.start(kind, name, body);
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.shared.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.shared.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    fn snapshot(&self) -> Snapshot {
+        self.progress.snapshot(self.gate.dirty_keys())
+    }
+}
+
+impl Prepared {
+    /// The gate of a move, for the routing table.
+    #[must_use]
+    pub fn gate(&self, of: &Move) -> Option<Arc<Gate>> {
+        let Move { db, node, to, range } = of.clone();
+        self.gates.get(&MoveId { db, node, to, range }).cloned()
+    }
+
+    /// The routing table with these gates is in place: commands that wait at the gates of old moves route again, new
+    /// moves begin, leftovers go.
+    pub fn routed(self) {
+        let Prepared { moves, over, begun, ended_imports, .. } = self;
+        for (gate, phase) in over {
+            gate.become_phase(phase);
+        }
+        for job in begun {
+            let name = job.id.to_string();
+            let mut job = Some(job);
+            moves.start(COPY, name, move |stop| {
+                let job = job.take();
+                async move {
+                    if let Some(job) = job {
+                        stop.run_until_cancelled(job.run()).await;
+                    }
+                    Ok(())
+                }
+            });
+        }
+        moves.clone().seal_then_sweep(ended_imports);
+    }
+}
+
+impl Moves {
+    /// Ends what imports still have under way at their nodes, then removes leftovers.
+    fn seal_then_sweep(self, ended: Vec<Ended>) {
+        let leftovers: Vec<Held> = self.ledger().leftovers().cloned().collect();
+        if leftovers.is_empty() && ended.is_empty() {
+            return;
+        }
+        let moves = self.clone();
+        let mut work = Some((ended, leftovers));
+        self.start(SWEEP, "imports that ended".to_owned(), move |stop| {
+            let (moves, work) = (moves.clone(), work.take());
+            async move {
+                let Some((ended, leftovers)) = work else { return Ok(()) };
+                for import in &ended {
+                    if let Some(Err(error)) = stop.run_until_cancelled(import.seal(&moves.shared.nodes)).await
+                    {
+                        warn!(%error, "connections of an import that ended cannot be closed at the node");
+                    }
+                }
+                leftovers.into_iter().for_each(|held| moves.sweep(held));
+                Ok(())
+            }
+        });
+    }
+}

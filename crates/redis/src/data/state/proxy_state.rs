@@ -164,15 +164,12 @@ impl ProxyState {
         moves(&self.own).find(same).ok_or(Refusal::NotMigrating { db, node, range })
     }
 
-    /// The node that receives the keys of an import; it is current as long as this answers the same.
+    /// The node that receives the keys of an import; it is current as long as this answers the same. The epoch is the
+    /// source's own and says nothing about this host's.
     pub fn importing(&self, import: &Import) -> Result<Address, Refusal> {
-        self.speaks_of_now(import.epoch)?;
-        let covers = |entry: &&Entry| {
-            let range = entry.claim.range();
-            let within = range.first() <= import.range.first() && import.range.last() <= range.last();
-            entry.db == import.db && !entry.claim.owns() && within
-        };
-        let found = self.own.entries.iter().find(covers).map(|entry| entry.address.clone());
+        let claim = Claim::Importing { from: import.from.clone(), range: import.range };
+        let is_it = |entry: &&Entry| entry.db == import.db && entry.claim == claim;
+        let found = self.own.entries.iter().find(is_it).map(|entry| entry.address.clone());
         found.ok_or_else(|| Refusal::NotImporting { db: import.db.clone(), range: import.range })
     }
 

@@ -1,0 +1,316 @@
+//! How does a range leave this host? Copy all, copy what was written meanwhile, hold, copy the rest, let go.
+//!
+//! An attempt that fails at any point before the release begins again from the start, with a new session at the target,
+//! which empties the range there first. After the release nothing goes back by itself.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use capstan_control::epoch::Epoch;
+use capstan_meta::backoff::Backoff;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::decide::{Known, Next, next};
+use super::lane::{BATCH_KEYS, Clock, Lane};
+use super::ledger::Ledger;
+use super::names::MoveId;
+use super::pace::Pace;
+use super::progress::{Progress, Stage};
+use super::sweep::{Walk, count_keys};
+use crate::address::Address;
+use crate::agent::{NodeState, Nodes};
+use crate::data::conversation::{Conversation, Credentials, TalkError};
+use crate::data::gate::{Dirty, Gate, Phase};
+use crate::data::resp::View;
+use crate::nmctl::{Import, Message};
+
+/// Lanes of one move: enough to keep both servers at work while the other side is waited for.
+const LANES: usize = 3;
+/// Batches that wait for a lane.
+const QUEUE: usize = 2 * LANES;
+/// How long a node or the target may be silent.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// How long the target may take to empty the range.
+const EMPTY_WITHIN: Duration = Duration::from_secs(600);
+/// How long commands under way may take to end once the gate is closed. A longer one opens it again: clients wait.
+const DRAIN_WITHIN: Duration = Duration::from_secs(1);
+/// How long the whole hold may take.
+const HOLD_WITHIN: Duration = Duration::from_secs(3);
+/// Rest between two passes while nobody asks for the release.
+const REST: Duration = Duration::from_millis(50);
+/// Pauses between attempts.
+const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Why an attempt ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MoveError {
+    #[error(transparent)]
+    Talk(#[from] TalkError),
+    #[error("the node {0} is not ready: {1}")]
+    NotReady(Address, Arc<str>),
+    #[error("everything may have changed; the copy begins again")]
+    StartOver,
+    #[error("commands under way did not end within {DRAIN_WITHIN:?}")]
+    SlowCommands,
+    #[error("the last keys did not arrive within {HOLD_WITHIN:?}")]
+    SlowTarget,
+    #[error("the move is over")]
+    Over,
+    #[error("the release cannot be written down: {0}")]
+    Ledger(io::Error),
+    #[error("a part of the copy ended unexpectedly: {0}")]
+    Crashed(#[from] JoinError),
+}
+
+/// What a move works with.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub id: MoveId,
+    /// This proxy, as the target knows it.
+    pub proxy: Address,
+    pub epoch: Epoch,
+    pub gate: Arc<Gate>,
+    pub progress: Arc<Progress>,
+    pub pace: Arc<Pace>,
+    pub nodes: Nodes,
+    pub credentials: Option<Credentials>,
+    pub ledger: Arc<Mutex<Ledger>>,
+    /// How often the release was asked for.
+    pub asked: watch::Receiver<u64>,
+    /// The move is over: cancelled, or committed.
+    pub stop: CancellationToken,
+}
+
+/// The open lanes of an attempt, and the name of the target's session.
+struct Lanes {
+    lanes: Vec<Lane>,
+    session: String,
+}
+
+impl Job {
+    /// Works until the range is released or the move is over.
+    pub(super) async fn run(self) {
+        let stop = self.stop.clone();
+        stop.run_until_cancelled(self.work()).await;
+    }
+
+    async fn work(mut self) {
+        if self.gate.phase() == Phase::Released {
+            self.progress.enter(Stage::Released);
+            return;
+        }
+        self.gate.joined().await;
+        let mut retry = Backoff::new(RETRY.0, RETRY.1, u64::from(self.id.range.first()));
+        loop {
+            match self.attempt().await {
+                Ok(()) => return,
+                Err(MoveError::StartOver) => info!(id = %self.id, "a move begins again"),
+                Err(error) => {
+                    warn!(id = %self.id, %error, "a move failed and is tried again");
+                    self.progress.enter(Stage::Failed { why: error.to_string() });
+                    sleep(retry.next_wait()).await;
+                }
+            }
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<(), MoveError> {
+        let mut node = self.open_node().await?;
+        let mut lanes = self.open_lanes(&mut node).await?;
+        self.progress.begin(count_keys(&mut node).await?);
+        // What was written before the walk begins, the walk sees.
+        drop(self.gate.take_dirty());
+        self.copy_all(&mut lanes, node).await?;
+        self.catch_up(&mut lanes).await
+    }
+
+    async fn open_node(&self) -> Result<Conversation, MoveError> {
+        match self.nodes.state(&self.id.node) {
+            NodeState::Ready { auth, .. } => {
+                let credentials =
+                    auth.map(|auth| Credentials { user: None, password: auth.password.to_string() });
+                Ok(Conversation::open(&self.id.node, credentials.as_ref(), ANSWER_WITHIN).await?)
+            }
+            NodeState::NotReady { why } => Err(MoveError::NotReady(self.id.node.clone(), why)),
+        }
+    }
+
+    /// Opens the session at the target, which empties the range there, and all lanes in it.
+    async fn open_lanes(&self, node: &mut Conversation) -> Result<Lanes, MoveError> {
+        let clock = Clock::of(node).await?;
+        let MoveId { db, to, range, .. } = &self.id;
+        let mut request = Import {
+            epoch: self.epoch,
+            db: db.clone(),
+            from: self.proxy.clone(),
+            range: *range,
+            session: None,
+        };
+        let mut lanes = Vec::new();
+        for _ in 0..LANES {
+            let mut target = Conversation::open(to, self.credentials.as_ref(), ANSWER_WITHIN).await?;
+            let within = if request.session.is_none() { EMPTY_WITHIN } else { ANSWER_WITHIN };
+            let reply = target.ask_within(&Message::Import(request.clone()).words(), within).await?;
+            let session =
+                View::of(&reply).and_then(View::bytes).ok_or_else(|| target.unexpected("NMCTL IMPORT"))?;
+            request.session = Some(String::from_utf8_lossy(session).into_owned());
+            lanes.push(Lane::new(self.open_node().await?, target, clock));
+        }
+        Ok(Lanes { lanes, session: request.session.unwrap_or_default() })
+    }
+
+    /// The first pass: a walk over the node feeds the lanes.
+    async fn copy_all(&self, lanes: &mut Lanes, mut node: Conversation) -> Result<(), MoveError> {
+        let (batches, queue) = mpsc::channel(QUEUE);
+        let (range, progress) = (self.id.range, self.progress.clone());
+        let walk = async move {
+            let mut walk = Walk::new();
+            while let Some(page) = walk.next(&mut node, range).await? {
+                progress.scanned(page.scanned);
+                for batch in page.keys.chunks(BATCH_KEYS) {
+                    if batches.send(batch.to_vec()).await.is_err() {
+                        // A lane failed; its error says why.
+                        return Ok(());
+                    }
+                }
+            }
+            Ok(())
+        };
+        let (walked, copied) = tokio::join!(walk, self.copy_batches(lanes, queue));
+        copied?;
+        walked
+    }
+
+    /// Copies batches on all lanes at once. Everything has arrived when this returns.
+    async fn copy_batches(
+        &self,
+        lanes: &mut Lanes,
+        queue: mpsc::Receiver<Vec<Bytes>>,
+    ) -> Result<(), MoveError> {
+        let queue = Arc::new(tokio::sync::Mutex::new(queue));
+        let mut running = JoinSet::new();
+        for mut lane in lanes.lanes.drain(..) {
+            let (queue, progress, pace) = (queue.clone(), self.progress.clone(), self.pace.clone());
+            running.spawn(async move {
+                loop {
+                    let batch = queue.lock().await.recv().await;
+                    let Some(batch) = batch else { return Ok::<Lane, TalkError>(lane) };
+                    pace.take(batch.len() as u64).await;
+                    let copied = lane.copy(&batch).await?;
+                    progress.copied(copied.keys, copied.bytes);
+                }
+            });
+        }
+        drop(queue);
+        while let Some(ended) = running.join_next().await {
+            lanes.lanes.push(ended??);
+        }
+        Ok(())
+    }
+
+    /// Copies these keys. Few go on one lane: waking the others would take longer.
+    async fn copy_keys(&self, lanes: &mut Lanes, keys: Vec<Bytes>) -> Result<(), MoveError> {
+        match lanes.lanes.first_mut() {
+            Some(lane) if keys.len() <= BATCH_KEYS => {
+                let copied = lane.copy(&keys).await?;
+                self.progress.copied(copied.keys, copied.bytes);
+                Ok(())
+            }
+            _ => {
+                let (batches, queue) = mpsc::channel(QUEUE);
+                let feed = async move {
+                    for batch in keys.chunks(BATCH_KEYS) {
+                        if batches.send(batch.to_vec()).await.is_err() {
+                            return;
+                        }
+                    }
+                };
+                let ((), copied) = tokio::join!(feed, self.copy_batches(lanes, queue));
+                copied
+            }
+        }
+    }
+
+    /// Copies what was written since the last time. Nothing of an earlier pass is under way then, so that no older
+    /// value can arrive after a newer one.
+    async fn pass(&self, lanes: &mut Lanes) -> Result<(), MoveError> {
+        match self.gate.take_dirty() {
+            Dirty::Everything => Err(MoveError::StartOver),
+            Dirty::Keys(keys) => {
+                let range = self.id.range;
+                let keys = keys.into_iter().filter(|key| super::names::contains(range, key)).collect();
+                self.copy_keys(lanes, keys).await?;
+                self.progress.passed();
+                Ok(())
+            }
+        }
+    }
+
+    async fn catch_up(&mut self, lanes: &mut Lanes) -> Result<(), MoveError> {
+        self.progress.enter(Stage::CatchingUp);
+        let mut answered = *self.asked.borrow_and_update();
+        loop {
+            let asked = *self.asked.borrow();
+            match next(self.known(asked > answered)) {
+                Next::Pass => self.pass(lanes).await?,
+                Next::Rest => {
+                    // Whether somebody asked or the time is up: the next look tells.
+                    timeout(REST, self.asked.changed()).await.ok();
+                    self.pass(lanes).await?;
+                }
+                Next::StartOver => return Err(MoveError::StartOver),
+                Next::Hold => match self.release(lanes).await {
+                    Ok(()) => return Ok(()),
+                    Err(MoveError::SlowCommands) => answered = asked,
+                    Err(other) => return Err(other),
+                },
+            }
+        }
+    }
+
+    fn known(&self, asked: bool) -> Known {
+        let (dirty, rate) = (self.gate.dirty_keys(), self.progress.rate());
+        Known { dirty, passes: self.progress.snapshot(0).passes, rate, asked }
+    }
+
+    /// Closes the gate, copies the rest, lets go. If that does not work in time the gate opens again.
+    async fn release(&self, lanes: &mut Lanes) -> Result<(), MoveError> {
+        let began = Instant::now();
+        self.progress.enter(Stage::Holding);
+        self.gate.become_phase(Phase::Holding);
+        let outcome = match timeout(HOLD_WITHIN, self.last_pass(lanes)).await {
+            Ok(outcome) => outcome,
+            // The lanes were left in the middle of a batch: only a new attempt has whole ones.
+            Err(_) => Err(MoveError::SlowTarget),
+        };
+        if let Err(error) = outcome {
+            self.gate.become_phase(Phase::Recording);
+            self.progress.enter(Stage::CatchingUp);
+            return Err(error);
+        }
+        let held_ms = began.elapsed().as_millis() as u64;
+        info!(id = %self.id, held_ms, "a range was released");
+        Ok(())
+    }
+
+    async fn last_pass(&self, lanes: &mut Lanes) -> Result<(), MoveError> {
+        timeout(DRAIN_WITHIN, self.gate.drained()).await.map_err(|_| MoveError::SlowCommands)?;
+        self.pass(lanes).await?;
+        // No await from here on: a hold that times out has not released.
+        let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever ends the move says so first and takes the ledger then: a release is never written after its end.
+        if self.stop.is_cancelled() {
+            return Err(MoveError::Over);
+        }
+        ledger.release(&self.id, &lanes.session).map_err(MoveError::Ledger)?;
+        self.gate.become_phase(Phase::Released);
+        self.progress.enter(Stage::Released);
+        Ok(())
+    }
+}
