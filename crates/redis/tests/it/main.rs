@@ -4,4 +4,5 @@
 
 mod agent;
 mod metadata;
+mod moves;
 mod proxy;

@@ -88,6 +88,14 @@ impl Lane {
         Ok(copied)
     }
 
+    /// Makes sure that both sides are still those that the lane was opened to. The connections of a session live as
+    /// long as the target's node: if this succeeds, whatever was sent since the beginning is still there.
+    pub(super) async fn confirm(&mut self) -> Result<(), TalkError> {
+        self.target.ask(&["PING"]).await?;
+        self.source.ask(&["PING"]).await?;
+        Ok(())
+    }
+
     /// What the values take in the node, about.
     async fn sizes(&mut self, keys: &[Bytes]) -> Result<Vec<u64>, TalkError> {
         for key in keys {

@@ -40,7 +40,7 @@ use capstan_control::tasks::{Kind, OnFailure, Stage as StopStage, Supervisor};
 use capstan_meta::backoff::Backoff;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -51,7 +51,7 @@ use names::Claims;
 pub use names::{Held, ImportId, MoveId};
 use pace::Pace;
 pub use progress::{Progress, Snapshot, Stage};
-use source::Job;
+use source::{Job, RELEASE_WITHIN};
 
 use crate::address::Address;
 use crate::agent::Nodes;
@@ -64,8 +64,6 @@ const COPY: Kind = Kind { name: "redis-move", on_failure: OnFailure::Log, stage:
 const IMPORT: Kind = Kind { name: "redis-import", on_failure: OnFailure::Log, stage: StopStage::Working };
 const SWEEP: Kind = Kind { name: "redis-sweep", on_failure: OnFailure::Log, stage: StopStage::Working };
 
-/// How long a request to let go waits for a move that is nearly there, instead of being sent away to come again.
-const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 /// Pauses of a sweep whose node does not answer.
 const SWEEP_RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 /// Rest between two pages of a sweep: clients come first.
@@ -114,7 +112,7 @@ struct Current {
 struct Running {
     gate: Arc<Gate>,
     progress: Arc<Progress>,
-    asked: watch::Sender<u64>,
+    asked: watch::Sender<Option<Instant>>,
     stop: CancellationToken,
 }
 
@@ -247,7 +245,7 @@ impl Moves {
             true => Gate::released(id.range, id.to.clone()),
             false => Gate::new(id.range, id.to.clone(), workers),
         };
-        let asked = watch::Sender::new(0);
+        let asked = watch::Sender::new(None);
         let running = Running {
             gate: gate.clone(),
             progress: Arc::default(),
@@ -270,12 +268,12 @@ impl Moves {
         running
     }
 
-    /// `NMCTL RELEASING`: lets go of ranges, if all that is left of their moves is short. Waits for that, for a
-    /// bounded time.
+    /// `NMCTL RELEASING`: lets go of ranges, if all that is left of their moves is short. It waits for a move that
+    /// is nearly there, for a bounded time, instead of sending the coordinator away to come again: clients wait too.
     pub async fn releasing(&self, message: &Announcement) -> Result<(), NotReleased> {
         let moves = self.asked_for(message)?;
         for running in &moves {
-            running.asked.send_modify(|asked| *asked += 1);
+            running.asked.send_replace(Some(Instant::now()));
         }
         for running in &moves {
             let near = match running.snapshot().stage {

@@ -42,6 +42,8 @@ const EMPTY_WITHIN: Duration = Duration::from_secs(600);
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
 /// How long the whole hold may take.
 const HOLD_WITHIN: Duration = Duration::from_secs(3);
+/// How long whoever asks for the release waits for it; see [`super::Moves::releasing`].
+pub(super) const RELEASE_WITHIN: Duration = Duration::from_secs(2);
 /// Rest between two passes while nobody asks for the release.
 const REST: Duration = Duration::from_millis(50);
 /// Pauses between attempts.
@@ -81,8 +83,8 @@ pub(super) struct Job {
     pub nodes: Nodes,
     pub credentials: Option<Credentials>,
     pub ledger: Arc<Mutex<Ledger>>,
-    /// How often the release was asked for.
-    pub asked: watch::Receiver<u64>,
+    /// When the release was last asked for.
+    pub asked: watch::Receiver<Option<Instant>>,
     /// The move is over: cancelled, or committed.
     pub stop: CancellationToken,
 }
@@ -254,10 +256,11 @@ impl Job {
 
     async fn catch_up(&mut self, lanes: &mut Lanes) -> Result<(), MoveError> {
         self.progress.enter(Stage::CatchingUp);
-        let mut answered = *self.asked.borrow_and_update();
+        let mut answered = None;
         loop {
-            let asked = *self.asked.borrow();
-            match next(self.known(asked > answered)) {
+            let asked = *self.asked.borrow_and_update();
+            let waits = asked > answered && asked.is_some_and(|at| at.elapsed() < RELEASE_WITHIN);
+            match next(self.known(waits)) {
                 Next::Pass => self.pass(lanes).await?,
                 Next::Rest => {
                     // Whether somebody asked or the time is up: the next look tells.
@@ -302,6 +305,9 @@ impl Job {
     async fn last_pass(&self, lanes: &mut Lanes) -> Result<(), MoveError> {
         timeout(DRAIN_WITHIN, self.gate.drained()).await.map_err(|_| MoveError::SlowCommands)?;
         self.pass(lanes).await?;
+        for lane in &mut lanes.lanes {
+            lane.confirm().await?;
+        }
         // No await from here on: a hold that times out has not released.
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever ends the move says so first and takes the ledger then: a release is never written after its end.

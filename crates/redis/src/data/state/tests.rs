@@ -103,7 +103,9 @@ fn forced_back_is_back() {
 #[test]
 fn questions_change_nothing_and_clearing_changes_all() {
     let state = told(&["SETDB 5 NOFLAG db h:1 0-5"]).under_lease();
-    for line in ["LISTDB", "MOVES", "EPOCH", "INFO", "LEASE c 1 5", "IMPORT 5 db p:1 1-2", "RELEASING 5 NOFLAG"] {
+    for line in
+        ["LISTDB", "MOVES", "EPOCH", "INFO", "LEASE c 1 5", "IMPORT 5 db p:1 1-2", "RELEASING 5 NOFLAG"]
+    {
         assert_eq!(state.accept(&message(line)), Ok(Verdict::Known), "{line}");
     }
     let cleared = state.accept(&message("CLEARDB")).unwrap();

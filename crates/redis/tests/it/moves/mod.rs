@@ -1,0 +1,6 @@
+//! Do slots move without anybody losing anything? First between plain servers, with a stand-in for the proxy.
+
+mod host;
+mod raw;
+mod shadow;
+mod workload;
