@@ -3,7 +3,7 @@
 use bytes::BufMut;
 
 use super::glob;
-use crate::data::command::{Command, KeyPosition, Objection, commands, find, lookup};
+use crate::data::command::{Command, KeyPosition, commands, find, lookup, named};
 use crate::data::resp::{Request, Writer};
 
 pub(super) fn answer<B: BufMut>(sub: &str, request: Request<'_>, out: &mut Writer<'_, B>) {
@@ -33,7 +33,7 @@ fn write_all<B: BufMut>(out: &mut Writer<'_, B>) {
 fn write_some<B: BufMut>(request: Request<'_>, out: &mut Writer<'_, B>) {
     out.array(request.len() - 2);
     for name in request.from(2) {
-        match named(name) {
+        match spelt(name) {
             Some(command) => command.describe(out),
             None => out.null(),
         }
@@ -41,7 +41,7 @@ fn write_some<B: BufMut>(request: Request<'_>, out: &mut Writer<'_, B>) {
 }
 
 /// A command, or a subcommand written as `container|sub`.
-fn named(name: &[u8]) -> Option<&'static Command> {
+fn spelt(name: &[u8]) -> Option<&'static Command> {
     match memchr::memchr(b'|', name) {
         None => lookup(name),
         Some(bar) => lookup(&name[..bar])?.subcommand(&name[bar + 1..]),
@@ -79,18 +79,15 @@ fn write_keys<B: BufMut>(
     out: &mut Writer<'_, B>,
     write: impl Fn(&Command, Request<'_>, KeyPosition, &mut Writer<'_, B>),
 ) {
-    let command = match find(request) {
-        Ok(command) => command,
-        Err(Objection::WrongArity(_)) => {
-            return out.error("ERR Invalid number of arguments specified for command");
-        }
-        Err(_) => return out.error("ERR Invalid command specified"),
-    };
+    let Ok(command) = named(request) else { return out.error("ERR Invalid command specified") };
     if !command.has_keys() {
         return out.error("ERR The command has no key arguments");
     }
+    if find(request).is_err() {
+        return out.error("ERR Invalid number of arguments specified for command");
+    }
     match command.keys(request) {
-        Ok(keys) if !keys.is_empty() => {
+        Ok(keys) if !keys.is_empty() && command.keys_are_complete(request) => {
             out.array(keys.len());
             keys.iter().for_each(|key| write(command, request, *key, out));
         }

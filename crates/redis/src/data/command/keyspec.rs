@@ -151,11 +151,30 @@ pub(super) fn positions(specs: &[KeySpec], request: Request<'_>) -> Result<KeyPo
     Ok(found)
 }
 
+/// Whether every place that the table names is there. Redis finds no keys at all where one is not, for example in
+/// `PFMERGE destination`; to find the node, what is there is enough.
+pub(super) fn are_complete(specs: &[KeySpec], request: Request<'_>) -> bool {
+    specs.iter().all(|spec| match spec.bounds(request) {
+        Ok(Some((first, last, _))) => first <= last && last < request.len(),
+        Ok(None) => true,
+        Err(InvalidKeys) => false,
+    })
+}
+
 impl KeySpec {
     fn collect(&self, request: Request<'_>, found: &mut KeyPositions) -> Result<(), InvalidKeys> {
-        let Some(first) = self.first(request) else { return Ok(()) };
+        let Some((first, last, step)) = self.bounds(request)? else { return Ok(()) };
+        for index in (first..=last.min(request.len().saturating_sub(1))).step_by(step) {
+            found.push(KeyPosition { index: index as u32, access: self.access });
+        }
+        Ok(())
+    }
+
+    /// First and last key, and the step from one to the next; they may lie behind the arguments.
+    fn bounds(&self, request: Request<'_>) -> Result<Option<(usize, usize, usize)>, InvalidKeys> {
+        let Some(first) = self.first(request) else { return Ok(None) };
         let count = request.len();
-        let (first, last, step) = match self.find {
+        Ok(Some(match self.find {
             Find::Unknown => (first, first, 1),
             Find::Counted => {
                 let keys = decimal(request.argument(first)).ok_or(InvalidKeys)?;
@@ -168,16 +187,13 @@ impl KeySpec {
                     _ if last >= 0 => first as i64 + i64::from(last),
                     0 => count as i64 + i64::from(last),
                     limit => {
-                        first as i64 + (count.saturating_sub(first) / limit as usize) as i64 + i64::from(last)
+                        let part = count.saturating_sub(first) / limit as usize;
+                        first as i64 + part as i64 + i64::from(last)
                     }
                 };
                 (first, usize::try_from(last).unwrap_or(0), step as usize)
             }
-        };
-        for index in (first..=last.min(count.saturating_sub(1))).step_by(step) {
-            found.push(KeyPosition { index: index as u32, access: self.access });
-        }
-        Ok(())
+        }))
     }
 
     /// The argument where the search begins, if it is there.
@@ -188,10 +204,10 @@ impl KeySpec {
                 let says = |index: &usize| request.argument(*index).eq_ignore_ascii_case(word.as_bytes());
                 let found = match usize::try_from(from) {
                     Ok(from) => (from..request.len().saturating_sub(1)).find(says),
-                    Err(_) => {
-                        let from = request.len().checked_sub(from.unsigned_abs() as usize)?;
-                        (2..=from).rev().find(says)
-                    }
+                    // `MIGRATE` alone: its options begin after five arguments. Redis looks for the word in two ways,
+                    // of which the first one does not see it at the end.
+                    Err(_) if !(2..request.len().saturating_sub(1)).any(|index| says(&index)) => None,
+                    Err(_) => (6..request.len()).find(says),
                 };
                 found.map(|index| index + 1)
             }

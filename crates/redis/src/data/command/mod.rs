@@ -12,7 +12,7 @@ mod tests;
 
 pub use handling::{Handling, Merge, Timeout};
 pub use keyspec::{InvalidKeys, KeyPosition, KeyPositions, KeySpec};
-pub use objection::{Objection, find};
+pub use objection::{Objection, find, named};
 pub use table::{commands, lookup};
 
 use crate::data::resp::{Request, Writer};
@@ -66,6 +66,12 @@ impl Command {
     /// Its keys, and channels that are routed like keys.
     pub fn keys(&self, request: Request<'_>) -> Result<KeyPositions, InvalidKeys> {
         keyspec::positions(self.keys, request)
+    }
+
+    /// Whether the keys are all where the table has them, as Redis wants it before it names any.
+    #[must_use]
+    pub fn keys_are_complete(&self, request: Request<'_>) -> bool {
+        keyspec::are_complete(self.keys, request)
     }
 
     /// Whether it may change the keys that it names. Scripts may, unless they say that they do not.
@@ -182,7 +188,11 @@ impl Command {
         self.tips.iter().for_each(|tip| out.bulk(tip));
         out.set(self.keys.len());
         self.keys.iter().for_each(|spec| spec.describe(out));
-        out.set(self.subcommands.len());
+        // As Redis has it: a list, but where there are none, an empty set.
+        match self.subcommands.len() {
+            0 => out.set(0),
+            count => out.array(count),
+        }
         self.subcommands.iter().for_each(|sub| sub.describe(out));
     }
 

@@ -39,17 +39,21 @@ pub enum Objection {
 
 /// The command of a request, if there is one and the number of its arguments is right.
 pub fn find(request: Request<'_>) -> Result<&'static Command, Objection> {
-    let name = request.argument(0);
-    let Some(mut command) = lookup(name) else { return Err(unknown_command(request)) };
-    if !command.subcommands.is_empty() && request.len() > 1 {
-        let name = request.argument(1);
-        command = command
-            .subcommand(name)
-            .ok_or_else(|| Objection::UnknownSubcommand { name: repeated(name), container: command.name })?;
-    }
+    let command = named(request)?;
     let arity = usize::from(command.arity.unsigned_abs());
     let right = if command.arity > 0 { request.len() == arity } else { request.len() >= arity };
     if right { Ok(command) } else { Err(Objection::WrongArity(command.name)) }
+}
+
+/// The command that a request names, whatever the number of its arguments.
+pub fn named(request: Request<'_>) -> Result<&'static Command, Objection> {
+    let Some(command) = lookup(request.argument(0)) else { return Err(unknown_command(request)) };
+    if command.subcommands.is_empty() || request.len() == 1 {
+        return Ok(command);
+    }
+    let name = request.argument(1);
+    let unknown = || Objection::UnknownSubcommand { name: repeated(name), container: command.name };
+    command.subcommand(name).ok_or_else(unknown)
 }
 
 fn unknown_command(request: Request<'_>) -> Objection {

@@ -260,14 +260,13 @@ impl RequestParser {
     /// Where the next argument begins and ends, if the line before it is complete.
     #[inline]
     fn bulk(&mut self, buffer: &[u8], trust: Trust) -> Result<Option<(usize, usize)>, ProtocolError> {
+        let Some(mark) = buffer.get(self.at) else { return Ok(None) };
+        if *mark != b'$' {
+            return self.not_a_bulk(buffer, *mark);
+        }
         let line = number_line(buffer, self.at + 1);
         if line == Line::Partial {
             return self.line_may_go_on(buffer, ProtocolError::EndlessLength);
-        }
-        match buffer.get(self.at) {
-            Some(b'$') => {}
-            Some(other) => return Err(ProtocolError::NotABulk(*other)),
-            None => return Ok(None),
         }
         let Line::Number(len, start) = line else { return Err(ProtocolError::InvalidLength) };
         if len < 0 || len > i64::from(self.limits.bulk) {
@@ -281,6 +280,15 @@ impl RequestParser {
             return Err(ProtocolError::EndlessRequest);
         }
         Ok(Some((start, end)))
+    }
+
+    /// As Redis, complains once the line is complete.
+    #[cold]
+    fn not_a_bulk<T>(&self, buffer: &[u8], mark: u8) -> Result<Option<T>, ProtocolError> {
+        match memchr::memchr(b'\r', &buffer[self.at..]) {
+            Some(end) if buffer.len() >= self.at + end + 2 => Err(ProtocolError::NotABulk(mark)),
+            _ => self.line_may_go_on(buffer, ProtocolError::EndlessLength),
+        }
     }
 
     /// A line without end is an error once it is long.

@@ -72,7 +72,7 @@ fn broken_requests_are_named_as_redis_names_them() {
         (b"*\r\n", "invalid multibulk length"),
         (b"*01\r\n", "invalid multibulk length"),
         (b"*1\r\n%4\r\n", "expected '$', got '%'"),
-        (b"*1\r\n\r\n\r\n", "expected '$', got ' '"),
+        (b"*1\r\n\r\n", "expected '$', got ' '"),
         (b"*1\r\n$-1\r\n", "invalid bulk length"),
         (b"*1\r\n$536870913\r\n", "invalid bulk length"),
         (&[b"*", &long[..]].concat(), "too big mbulk count string"),

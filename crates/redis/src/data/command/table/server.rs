@@ -56,7 +56,7 @@ pub(super) const TABLE: &[Command] = &[
         "request_policy:all_shards",
         "response_policy:special",
     ]),
-    cmd("lastsave", 1, LOADING | STALE | FAST, ADMIN | DANGEROUS, &[])
+    cmd("lastsave", 1, LOADING | STALE | FAST, ADMINISTRATION | DANGEROUS, &[])
         .handled(AnyNode)
         .tips(NONDETERMINISTIC),
     cmd("latency", -2, NONE, NONE, &[]).with(&[
@@ -126,7 +126,7 @@ pub(super) const TABLE: &[Command] = &[
     cmd("replicaof", 3, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, NONE, &[]).handled(Refused(REPLICAOF)),
     cmd("restore-asking", -4, WRITE | DENYOOM | ASKING, KEYSPACE | DANGEROUS, &[at(1, OW | UPDATE)])
         .handled(Forbidden),
-    cmd("role", 1, NOSCRIPT | LOADING | STALE | FAST, ADMIN | DANGEROUS, &[]).handled(Local),
+    cmd("role", 1, NOSCRIPT | LOADING | STALE | FAST, ADMINISTRATION | DANGEROUS, &[]).handled(Local),
     cmd("save", 1, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, NONE, &[]).handled(Forbidden),
     cmd("shutdown", -1, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY, NONE, &[])
         .handled(Forbidden),

@@ -1,0 +1,62 @@
+//! What we know of Redis, beside the real thing: protocol errors, the table of commands, replies of the proxy's own.
+
+mod answers;
+mod commands;
+mod protocol;
+mod tree;
+
+use std::time::Duration;
+
+use capstan_redis::data::answers::{Answer, Context, Facts, SlowLog, answer, write_hello};
+use capstan_redis::data::command::find;
+use capstan_redis::data::resp::{Limits, Protocol, Request, RequestParser, Trust, Writer};
+use capstan_redis::data::state::{Database, ProxyState, Routing, Verdict};
+use capstan_redis::nmctl::Message;
+use capstan_testkit::redis::command;
+use capstan_testkit::{Port, RedisServer};
+
+/// A redis-server in cluster mode that has every slot, and the port of its bus.
+async fn cluster_node() -> anyhow::Result<(RedisServer, Port)> {
+    let bus = Port::reserve()?;
+    let options = RedisServer::options()
+        .set("cluster-enabled", "yes")
+        .set("cluster-port", bus.number().to_string())
+        .set("cluster-announce-ip", "127.0.0.1");
+    Ok((options.start().await?, bus))
+}
+
+/// Lets somebody look at a request as the proxy sees it.
+fn with_request<A: AsRef<[u8]>, T>(words: &[A], look: impl FnOnce(Request<'_>) -> T) -> T {
+    let bytes = command(words);
+    let mut parser = RequestParser::new(Limits::default());
+    parser.parse(&bytes, Trust::Known).unwrap();
+    look(Request::new(&bytes, parser.arguments()))
+}
+
+/// A proxy at the server's address that has every slot, like the server.
+fn routing(address: &str) -> anyhow::Result<Routing> {
+    let message =
+        Message::parse(["SETDB", "1", "NOFLAG", "db", "127.0.0.1:1", "0-16383"].map(str::as_bytes))?;
+    let Verdict::Obey(state) = ProxyState::default().accept(&message)? else { panic!("not obeyed") };
+    Ok(Routing::of(&state, &address.parse()?, |_| None))
+}
+
+fn ours(words: &[&str], database: &Database, protocol: Protocol) -> String {
+    let facts = Facts { now: Duration::from_micros(1_700_000_000_123_456), ..Facts::default() };
+    let slowlog = SlowLog::default();
+    let context = Context {
+        facts: &facts,
+        database: Some(database),
+        user: "default",
+        subscribed: false,
+        slowlog: &slowlog,
+    };
+    let mut bytes = Vec::new();
+    let mut out = Writer::new(&mut bytes, protocol);
+    with_request(words, |request| match find(request) {
+        Err(objection) => out.error(&objection.to_string()),
+        Ok(command) if command.name() == "hello" => write_hello(&context, 3, &mut out),
+        Ok(command) => assert_eq!(answer(command, request, &context, &mut out), Answer::Written, "{words:?}"),
+    });
+    String::from_utf8(bytes).unwrap()
+}
