@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, config, controller, host, hosts, log, meta, plan, redis, reference, status, up,
+    bench, completions, config, controller, fleet, host, hosts, log, meta, plan, redis, reference, status, up,
 };
 use crate::exit::Exit;
 use crate::logging::LogFormat;
@@ -84,6 +84,9 @@ pub(crate) enum Command {
     /// Run Redis clusters
     #[command(subcommand)]
     Redis(redis::RedisCommand),
+    /// Update the software of the hosts
+    #[command(subcommand)]
+    Fleet(fleet::FleetCommand),
     /// Read, write, serve and keep the metadata
     #[command(subcommand)]
     Meta(meta::MetaCommand),

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod controller;
+pub(crate) mod fleet;
 pub(crate) mod host;
 pub(crate) mod hosts;
 pub(crate) mod log;
@@ -31,6 +32,7 @@ pub(crate) async fn run(command: Command, context: &mut Context) -> Result<Exit>
         Command::Status(args) => status::run(args, context).await,
         Command::Hosts(command) => hosts::run(command, context).await,
         Command::Redis(command) => redis::run(command, context).await,
+        Command::Fleet(command) => fleet::run(command, context).await,
         Command::Meta(command) => meta::run(command, context).await,
         Command::Plan(args) => {
             let format = context.out.format;

@@ -19,7 +19,7 @@ pub fn make_dir(dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     std::fs::create_dir_all(dir)?;
-    dir.parent().map_or(Ok(()), sync_dir)
+    parent(dir).map_or(Ok(()), sync_dir)
 }
 
 /// Replaces a file as a whole, durably: a reader or a crash sees the old bytes or the new ones.
@@ -109,6 +109,7 @@ fn draft_of(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{:016x}.draft", rand::random::<u64>()))
 }
 
+/// The directory of a path; of a name alone it is the current one.
 fn parent(path: &Path) -> Option<&Path> {
     path.parent().map(|dir| if dir.as_os_str().is_empty() { Path::new(".") } else { dir })
 }

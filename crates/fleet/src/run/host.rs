@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::check::read;
 use super::images::{self, StageError, Stager};
 use super::packages;
 use super::state::{ReleaseStore, Releases};
@@ -193,15 +194,6 @@ impl Host {
     }
 }
 
-async fn read(
-    source: &dyn Source,
-    version: &Version,
-    file: ReleaseFile,
-    most: usize,
-) -> Result<Vec<u8>, SourceError> {
-    source.open(version, &file, 0).await?.read(most).await
-}
-
 #[async_trait]
 impl Runner for Host {
     async fn current(&self) -> Result<Option<Version>, StepError> {
@@ -275,7 +267,7 @@ fn refused(refusal: &Refusal) -> StepError {
     StepError::Refused(refusal.to_string())
 }
 
-fn unavailable(error: SourceError) -> StepError {
+pub(super) fn unavailable(error: SourceError) -> StepError {
     match error {
         SourceError::Wrong { .. } => StepError::Refused(error.to_string()),
         SourceError::NotFound { .. } | SourceError::Unreachable { .. } => {

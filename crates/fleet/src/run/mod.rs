@@ -3,6 +3,7 @@
 //! [`Runner`] is all that the worker, which speaks with the metadata store, knows of this side; a simulated host
 //! implements the same. [`Host`] is the real one.
 
+mod check;
 mod host;
 mod images;
 mod orphan;
@@ -12,5 +13,6 @@ mod state;
 mod step;
 mod work;
 
+pub use check::check_source;
 pub use host::{CacheUse, Host, HostConfig, Launcher};
 pub use work::{Generation, Installed, Permission, Runner, StepError, StepOutcome, StepWork};

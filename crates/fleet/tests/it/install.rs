@@ -1,7 +1,7 @@
 //! Real installations into roots of their own.
 
 mod crash;
-mod fixture;
+pub mod fixture;
 mod fleet;
 mod refusals;
 mod steps;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation is how a test reports")]
 
+mod artifact;
 mod install;
 mod release;
 mod rig;

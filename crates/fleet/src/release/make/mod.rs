@@ -72,6 +72,9 @@ pub enum MakeError {
         /// What is wrong.
         why: String,
     },
+    /// A directory without a manifest.
+    #[error("{0} is not a built release: it has no manifest.json")]
+    NoRelease(PathBuf),
     /// A published release never changes.
     #[error("release {0} is published already, with other content: publish a higher version")]
     Exists(Version),
@@ -83,8 +86,17 @@ fn disk(path: &Path) -> impl FnOnce(std::io::Error) -> MakeError {
 
 /// The manifest of a built release, and its bytes.
 pub fn read_manifest(dir: &Path) -> Result<(Manifest, Vec<u8>), MakeError> {
-    let bytes = read(dir, &ReleaseFile::Manifest, MAX_MANIFEST_BYTES)?;
+    let bytes = manifest_bytes(dir)?;
     Ok((Manifest::parse(&bytes)?, bytes))
+}
+
+fn manifest_bytes(dir: &Path) -> Result<Vec<u8>, MakeError> {
+    read(dir, &ReleaseFile::Manifest, MAX_MANIFEST_BYTES).map_err(|e| match e {
+        MakeError::Disk { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+            MakeError::NoRelease(dir.to_owned())
+        }
+        e => e,
+    })
 }
 
 /// The signatures of a built release; nothing if nobody signed it.
@@ -119,7 +131,7 @@ pub fn sign(dir: &Path, key: &SecretKey) -> Result<Signature, MakeError> {
 /// Checks the signatures of a built release against a trust file, and every artifact against the manifest. Expiry
 /// and what a host has installed are the host's to check.
 pub fn verify(dir: &Path, trust: &Trust) -> Result<Manifest, MakeError> {
-    let bytes = read(dir, &ReleaseFile::Manifest, MAX_MANIFEST_BYTES)?;
+    let bytes = manifest_bytes(dir)?;
     let manifest = trust.open(&bytes, read_signatures(dir)?.as_deref())?;
     verify_artifacts(dir, &manifest)?;
     Ok(manifest)

@@ -62,17 +62,17 @@ pub(super) fn client(proxy: Option<&str>) -> Result<Client, SpecError> {
     let builder = match proxy {
         None => builder.no_proxy(),
         Some(proxy) => {
-            let wrong = |e: reqwest::Error| SpecError::Proxy(proxy.to_owned(), plain(&e));
+            let wrong = |e: reqwest::Error| SpecError::Proxy(proxy.to_owned(), plain(e));
             builder.proxy(Proxy::all(proxy).map_err(wrong)?)
         }
     };
-    builder.build().map_err(|e| SpecError::Client(plain(&e)))
+    builder.build().map_err(|e| SpecError::Client(plain(e)))
 }
 
 /// Sends a request for the bytes from an offset on.
 pub(super) async fn fetch(request: RequestBuilder, url: &Url, from: u64) -> Result<Body, SourceError> {
     let request = if from > 0 { request.header(RANGE, format!("bytes={from}-")) } else { request };
-    let response = request.send().await.map_err(|e| SourceError::unreachable(url, plain(&e)))?;
+    let response = request.send().await.map_err(|e| SourceError::unreachable(url, plain(e)))?;
     let start = match response.status() {
         StatusCode::OK => 0,
         StatusCode::PARTIAL_CONTENT => range_start(&response)
@@ -95,9 +95,11 @@ fn range_start(response: &Response) -> Option<u64> {
 }
 
 /// The whole chain of causes: the outermost says only that a request failed.
-pub(super) fn plain(error: &reqwest::Error) -> String {
+pub(super) fn plain(error: reqwest::Error) -> String {
+    // Who is told has been told the address already.
+    let error = error.without_url();
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
+    let mut cause = std::error::Error::source(&error);
     while let Some(inner) = cause {
         text = format!("{text}: {inner}");
         cause = inner.source();

@@ -95,7 +95,7 @@ impl Body {
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, SourceError> {
         match &mut self.bytes {
             BodyBytes::Response(response) => {
-                response.chunk().await.map_err(|e| SourceError::unreachable(&self.source, http::plain(&e)))
+                response.chunk().await.map_err(|e| SourceError::unreachable(&self.source, http::plain(e)))
             }
             BodyBytes::File(file) => {
                 use tokio::io::AsyncReadExt;

@@ -1,0 +1,55 @@
+//! Is a published release what it should be? Everything is fetched as a host would, and nothing is installed.
+
+use std::path::Path;
+
+use tokio_util::sync::CancellationToken;
+
+use super::images::Stager;
+use super::work::StepError;
+use super::{host::staging, host::unavailable};
+use crate::artifact::Cache;
+use crate::release::{
+    MAX_MANIFEST_BYTES, MAX_SIGNATURE_BYTES, Manifest, Refusal, ReleaseFile, Source, SourceError, Trust,
+    Version,
+};
+
+/// Fetches a release into the directory `cache` and checks its signatures and every artifact.
+pub async fn check_source(
+    source: &dyn Source,
+    version: &Version,
+    trust: &Trust,
+    cache: &Path,
+) -> Result<Manifest, StepError> {
+    let cache = Cache::open(cache).map_err(|e| StepError::Host(format!("{}: {e}", cache.display())))?;
+    let manifest =
+        read(source, version, ReleaseFile::Manifest, MAX_MANIFEST_BYTES).await.map_err(unavailable)?;
+    let signatures = match read(source, version, ReleaseFile::Signatures, MAX_SIGNATURE_BYTES).await {
+        Ok(signatures) => Some(signatures),
+        Err(SourceError::NotFound { .. }) => None,
+        Err(e) => return Err(unavailable(e)),
+    };
+    let refused = |e: Refusal| StepError::Refused(e.to_string());
+    let manifest = trust.open(&manifest, signatures.as_deref()).map_err(refused)?;
+    if manifest.version.as_str() != version.as_str() {
+        let (asked, offered) = (version.clone(), manifest.version);
+        return Err(refused(Refusal::OtherRelease { asked, offered }));
+    }
+    let stop = CancellationToken::new();
+    let stager = Stager { source, cache: &cache, manifest: &manifest, stop: &stop };
+    for package in &manifest.packages {
+        stager.package(package).await.map_err(staging)?;
+    }
+    for image in &manifest.images {
+        stager.image(image).await.map_err(staging)?;
+    }
+    Ok(manifest)
+}
+
+pub(super) async fn read(
+    source: &dyn Source,
+    version: &Version,
+    file: ReleaseFile,
+    most: usize,
+) -> Result<Vec<u8>, SourceError> {
+    source.open(version, &file, 0).await?.read(most).await
+}
