@@ -60,7 +60,10 @@ needs_of_test() {
     need redis-cli redis-tools
 }
 
-needs_of_bench() { needs_of_test; }
+needs_of_bench() {
+    needs_of_test
+    need nutcracker nutcracker
+}
 
 rust_version() {
     sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml"

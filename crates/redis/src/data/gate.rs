@@ -88,6 +88,12 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// The gate that let it pass.
+    #[must_use]
+    pub fn gate(&self) -> Option<Arc<Gate>> {
+        self.gate.clone()
+    }
+
     /// The command is done and wrote nothing.
     pub fn read(mut self) {
         if let Some(gate) = self.gate.take() {

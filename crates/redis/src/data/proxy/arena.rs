@@ -42,6 +42,7 @@ impl<T> Arena<T> {
     }
 
     /// How many are in it.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }

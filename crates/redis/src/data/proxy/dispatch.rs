@@ -1,34 +1,231 @@
-//! What is to be done with a command?
+//! What is to be done with a command? The table of commands says how it is served; here it is served so.
 
-use super::link::Remote;
-use super::request::Request;
-use super::session::{Session, Stall};
-use super::waiter::Waiter;
-use super::worker::{Taken, Worker, unreachable_reply};
+use crate::data::command::{Command, Handling, Merge as Merging, Objection, find};
+use crate::data::resp::{Protocol, Request};
+use crate::nmctl::Rights;
+use crate::slots::Slot;
+
+use super::merge::Merge;
+use super::route::Route;
+use super::session::{Role, Session, Stall, Standing, Wish};
+use super::waiter::{Forwarded, Pass, Waiter, Wrote};
+use super::worker::{Taken, Worker};
 
 impl Worker {
-    pub(super) fn dispatch(&mut self, session: &mut Session, request: &Request<'_>) -> Taken {
-        if request.is(0, "PING") && request.len() == 1 {
-            session.answer(|writer| writer.simple("PONG"));
-            return Taken::Yes;
-        }
-        let Some(node) = self.node() else {
-            session.refuse("CLUSTERDOWN Hash slot not served");
-            return Taken::Yes;
+    /// Takes a command: answers it, sends it on, or lets it wait.
+    pub(super) fn dispatch(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        let command = match find(request) {
+            Ok(command) => command,
+            Err(objection) => return self.object(session, &objection.to_string()),
         };
-        let link = match self.pipeline(&Remote::Node(node), session.protocol) {
-            Ok(link) => link,
-            Err(down) => {
-                let reply = unreachable_reply(&down.0);
-                session.answer(|writer| writer.raw(reply.as_bytes()));
-                return Taken::Yes;
-            }
-        };
-        if self.is_choked(link) {
-            return Taken::Not(Stall::Backlog);
+        session.last_command = command.name();
+        if session.standing_as_of != self.table_version {
+            self.judge(session);
         }
-        let sequence = session.replies.owe(true);
-        self.send(link, request.raw(), Waiter::Client { session: session.key, sequence, pass: None });
+        if let Some(objection) = objection(session, command, request) {
+            return self.object(session, &objection);
+        }
+        if session.transaction.is_some() && !ends_transaction(command) {
+            return self.queue(session, command, request);
+        }
+        let taken = match command.handling() {
+            Handling::Key => self.keyed(session, command, request),
+            Handling::Split(how) => self.split(session, command, request, how),
+            Handling::AllNodes(Merging::Scan) => self.scan(session, request),
+            Handling::AllNodes(how) => self.all_nodes(session, command, request, merge_of(how)),
+            Handling::AnyNode => self.any_node(session, request),
+            Handling::Blocking(_) if command.blocks(request) => self.block(session, command, request),
+            Handling::Blocking(_) => self.keyed(session, command, request),
+            Handling::Wait => self.wait(session, request),
+            Handling::PubSub => self.pubsub(session, command, request),
+            Handling::Transaction => self.transact(session, command, request),
+            Handling::Local => self.local(session, command, request),
+            Handling::Admin => self.admin(session, request),
+            Handling::Refused(error) => self.object(session, error),
+            Handling::Forbidden => self.object(session, &Objection::NoPermission(command.name()).to_string()),
+        };
+        if session.wish != Wish::On && taken == Taken::Yes {
+            next_wish(session, command);
+        }
+        taken
+    }
+
+    /// Answers with an error; a transaction that is being written down cannot be executed any more.
+    pub(super) fn object(&mut self, session: &mut Session, error: &str) -> Taken {
+        if let Some(transaction) = &mut session.transaction {
+            transaction.refused = true;
+        }
+        session.refuse(error);
         Taken::Yes
     }
+
+    /// A command whose keys are in one slot.
+    #[inline]
+    fn keyed(&mut self, session: &mut Session, command: &'static Command, request: Request<'_>) -> Taken {
+        let slot = match self.slot_of(command, request) {
+            Ok(Some(slot)) => slot,
+            Ok(None) => return self.any_node(session, request),
+            Err(error) => return self.object(session, error),
+        };
+        self.send_keyed(session, command, request, slot)
+    }
+
+    pub(super) fn send_keyed(
+        &mut self,
+        session: &mut Session,
+        command: &'static Command,
+        request: Request<'_>,
+        slot: Slot,
+    ) -> Taken {
+        let route = match self.route(session, slot, command.reads_only()) {
+            Ok(route) => route,
+            Err(taken) => return taken,
+        };
+        match route {
+            Route::Node { link, ticket } => {
+                let pass = ticket.map(|ticket| Pass::new(ticket, wrote(command, request)));
+                self.send_client(session, link, request.bytes(), pass);
+            }
+            Route::Peer { link } => {
+                let sequence = session.replies.owe(session.wants_reply());
+                let forwarded = Forwarded {
+                    session: session.key,
+                    sequence,
+                    slot,
+                    request: request.bytes().to_vec(),
+                    hops: 1,
+                };
+                self.send(link, request.bytes(), Waiter::Peer(Box::new(forwarded)));
+            }
+        }
+        Taken::Yes
+    }
+
+    /// Sends a command whose reply the client gets as it is.
+    #[inline]
+    pub(super) fn send_client(
+        &mut self,
+        session: &mut Session,
+        link: super::arena::Key,
+        request: &[u8],
+        pass: Option<Box<Pass>>,
+    ) {
+        let sequence = session.replies.owe(session.wants_reply());
+        self.send(link, request, Waiter::Client { session: session.key, sequence, pass });
+    }
+
+    /// The slot of a command's keys; `None` if it has none.
+    #[inline]
+    pub(super) fn slot_of(
+        &self,
+        command: &'static Command,
+        request: Request<'_>,
+    ) -> Result<Option<Slot>, &'static str> {
+        if let Some(only) = command.only_key() {
+            return Ok(Some(Slot::of(request.argument(only))));
+        }
+        let Ok(keys) = command.keys(request) else { return Ok(None) };
+        let mut slots = keys.iter().map(|key| Slot::of(request.argument(key.index())));
+        let Some(first) = slots.next() else { return Ok(None) };
+        if slots.all(|slot| slot == first) { Ok(Some(first)) } else { Err(CROSS_SLOT) }
+    }
+
+    /// Makes up the mind about a session whose routing table is of yesterday.
+    fn judge(&mut self, session: &mut Session) {
+        session.standing_as_of = self.table_version;
+        session.standing = self.standing(&session.role);
+    }
+}
+
+/// Several keys, several slots, one command.
+pub(super) const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
+
+/// What speaks against a command, whatever it is about.
+fn objection(session: &Session, command: &'static Command, request: Request<'_>) -> Option<String> {
+    let name = command.name();
+    match session.standing {
+        Standing::Uses(..) | Standing::Nothing => {}
+        Standing::MustAuthenticate | Standing::MustName if command.before_auth() => {}
+        Standing::MustAuthenticate | Standing::MustName if session.role == Role::Admin => {}
+        Standing::MustAuthenticate => return Some("NOAUTH Authentication required.".to_owned()),
+        Standing::MustName => {
+            return Some(
+                "NOAUTH Authentication required: this proxy serves several databases; AUTH <database> [password]"
+                    .to_owned(),
+            );
+        }
+    }
+    if let Standing::Uses(_, Rights::Read) = session.standing
+        && changes(command)
+    {
+        return Some(Objection::NoPermission(name).to_string());
+    }
+    if session.subscriptions.is_some() && session.protocol == Protocol::Resp2 && !command.while_subscribed() {
+        return Some(format!(
+            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
+             this context"
+        ));
+    }
+    command.refuses(request).map(|objection| objection.to_string())
+}
+
+/// Whether a user who may only read may not do it.
+fn changes(command: &'static Command) -> bool {
+    match command.handling() {
+        Handling::Key | Handling::Split(_) | Handling::Blocking(_) | Handling::AllNodes(_) => {
+            command.writes() || !command.reads_only() && command.has_keys()
+        }
+        Handling::AnyNode
+        | Handling::Wait
+        | Handling::PubSub
+        | Handling::Transaction
+        | Handling::Local
+        | Handling::Admin
+        | Handling::Refused(_)
+        | Handling::Forbidden => false,
+    }
+}
+
+/// Commands that are not queued.
+fn ends_transaction(command: &'static Command) -> bool {
+    matches!(command.name(), "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
+}
+
+/// What a command may change, for the gate of a moving range.
+pub(super) fn wrote(command: &'static Command, request: Request<'_>) -> Wrote {
+    if !command.writes() {
+        return Wrote::Nothing;
+    }
+    match command.keys(request) {
+        Ok(keys) => {
+            let bytes = |index| bytes::Bytes::copy_from_slice(request.argument(index));
+            Wrote::Keys(keys.iter().map(|key| bytes(key.index())).collect())
+        }
+        Err(_) => Wrote::Anything,
+    }
+}
+
+fn merge_of(how: Merging) -> Merge {
+    match how {
+        Merging::Sum => Merge::Sum,
+        Merging::AllOk => Merge::Same,
+        Merging::Concatenation | Merging::Values | Merging::Scan => Merge::Concat,
+        Merging::Any => Merge::FirstGood,
+        Merging::Every => Merge::Every,
+    }
+}
+
+/// `CLIENT REPLY SKIP` is about the one command after it.
+fn next_wish(session: &mut Session, command: &'static Command) {
+    session.wish = match session.wish {
+        Wish::SkipNext if command.name() != "client|reply" => Wish::On,
+        Wish::SkipNext => Wish::SkipThis,
+        Wish::SkipThis => Wish::On,
+        wish @ (Wish::On | Wish::Off) => wish,
+    };
+}
+
+/// A session that waits until all earlier replies are in.
+pub(super) fn unless_drained(session: &Session) -> Result<(), Taken> {
+    if session.replies.is_empty() { Ok(()) } else { Err(Taken::Not(Stall::Drain)) }
 }

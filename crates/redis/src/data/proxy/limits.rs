@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use crate::data::resp;
 
+use super::session::Session;
+
 /// The bounds of a proxy. All are settings; the defaults are Redis's own where Redis has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -49,6 +51,11 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// What this client may leave unread.
+    pub(super) fn output_of(&self, session: &Session) -> usize {
+        if session.subscriptions.is_some() { self.subscriber_output_bytes } else { self.output_bytes }
+    }
+
     /// What the parser of commands must know.
     pub(super) fn resp(&self) -> resp::Limits {
         let narrow = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);

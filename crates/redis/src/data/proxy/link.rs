@@ -9,6 +9,7 @@ use mio::net::TcpStream;
 
 use crate::address::Address;
 use crate::data::resp::{Protocol, ReplyScanner};
+use crate::keys::ClusterName;
 
 use super::arena::Key;
 use super::outbox::Outbox;
@@ -20,7 +21,7 @@ pub(super) enum Remote {
     /// A redis-server.
     Node(Address),
     /// Another proxy, and the database that is meant there.
-    Peer(Address, String),
+    Peer(Address, ClusterName),
 }
 
 impl Remote {

@@ -1,50 +1,89 @@
 //! How does a command travel? The data path of the proxy: clients, nodes, and nothing between them but this.
 //!
 //! A proxy is a few [workers](worker), each a thread with its own listener on the same port, its own clients and its own
-//! pipelined connections to the nodes. Nothing is shared between them on the way of a command. Read first: `worker`
-//! (the loop), `session` (a client), `link` (a node).
+//! pipelined connections to the nodes. Nothing is shared between them on the way of a command; they look at a routing
+//! table that one `keeper` swaps whole. Read first: `worker` (the loop), `session` (a client), `link` (a node),
+//! `dispatch` (what is done with a command).
 
-#![allow(dead_code, reason = "the parts for sessions follow")]
-
+mod admin;
 mod arena;
+mod block;
+mod client_command;
+mod client_list;
+mod cursor;
+mod dedicated;
 mod dispatch;
+mod facts;
+mod gathering;
+mod keeper;
 mod limits;
 mod link;
+mod local;
+mod mailbox;
+mod merge;
 mod outbox;
+mod pubsub;
 mod replies;
-mod request;
+mod route;
 mod session;
+mod slot_scan;
+mod spread;
 mod stream;
+mod subscriptions;
+mod transact;
+mod transaction;
 mod waiter;
 mod worker;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use capstan_control::tasks::{Kind, OnFailure, Stage, Supervisor};
+use tokio::sync::mpsc;
 
 use crate::address::Address;
+use crate::agent::Nodes;
+use crate::data::state::{DamagedState, ProxyState, Routing, Serving, StateFile};
+use crate::nmctl::PasswordHash;
 
+use facts::Counters;
+use keeper::{Keeper, Order};
 pub use limits::Limits;
+use mailbox::Mailbox;
 use worker::Worker;
 
 /// Most workers that make sense: more threads than this have no cores to run on.
 const MAX_WORKERS: usize = 256;
+/// The owner of what the proxy was told: without it nothing new can be obeyed.
+const KEEPER: Kind = Kind { name: "redis-keeper", on_failure: OnFailure::ShutDown, stage: Stage::Holding };
+/// The file in the state directory.
+const STATE_FILE: &str = "proxy.state";
 
 /// How a proxy is started.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where clients connect to.
     pub listen: SocketAddr,
+    /// How clients and other proxies are told to reach it; the address that it listens on if there is none.
+    pub announce: Option<Address>,
     /// Threads; each has its own connections to every node.
     pub workers: usize,
     /// Bounds.
     pub limits: Limits,
     /// Clients must speak TLS, with this.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Every slot is there. (Until the state is told with `NMCTL`.)
-    pub node: Option<Address>,
+    /// What `AUTH admin` needs. Without one, `NMCTL` is for this machine only.
+    pub admin_password: Option<String>,
+    /// Where the last accepted messages are kept; without one, a restarted proxy knows nothing.
+    pub state_dir: Option<PathBuf>,
+    /// Whether it serves only under a lease, from the beginning.
+    pub require_lease: bool,
 }
 
 /// Why a proxy did not start.
@@ -61,6 +100,17 @@ pub enum StartError {
     /// A thread or its event queue cannot be had.
     #[error("cannot start a worker")]
     Worker(#[source] io::Error),
+    /// The state directory cannot be had.
+    #[error("cannot use the state directory {}", path.display())]
+    StateDir {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// What is in the state directory cannot be believed.
+    #[error(transparent)]
+    State(#[from] DamagedState),
 }
 
 /// What all workers know.
@@ -68,51 +118,65 @@ struct Shared {
     limits: Limits,
     tls: Option<Arc<rustls::ServerConfig>>,
     address: Address,
+    admin: Option<PasswordHash>,
+    /// In words, for other proxies.
+    admin_password: Option<String>,
+    nodes: Nodes,
+    routing: ArcSwap<Routing>,
+    serving: Mutex<Serving>,
+    orders: mpsc::Sender<Order>,
+    mailboxes: Vec<Mailbox>,
     stopping: AtomicBool,
     clients: AtomicUsize,
     next_client: AtomicU64,
-    node: Option<Address>,
+    counters: Counters,
+    started: Instant,
+    run_id: String,
+}
+
+impl Shared {
+    fn serving(&self) -> Serving {
+        *self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_serving(&self, serving: Serving) {
+        *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = serving;
+    }
 }
 
 /// A running proxy; stops when it is dropped.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
-    workers: Vec<Running>,
-}
-
-struct Running {
-    waker: mio::Waker,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// Binds the port and starts the workers.
-    pub fn start(config: Config) -> Result<Proxy, StartError> {
-        let failed = |source| StartError::Listen { address: config.listen, source };
-        let first = worker::listen(config.listen).map_err(failed)?;
-        // Port 0 asks for any; the other workers then listen on the one that was given.
-        let address = first.local_addr().map_err(failed)?;
-        let mut listeners = vec![first];
-        for _ in 1..config.workers.clamp(1, MAX_WORKERS) {
-            listeners.push(worker::listen(address).map_err(failed)?);
-        }
-        let shown = address
-            .to_string()
-            .parse()
-            .map_err(|e| failed(io::Error::new(io::ErrorKind::InvalidInput, e)))?;
-        let shared = Arc::new(Shared {
-            limits: config.limits,
-            tls: config.tls,
-            address: shown,
-            stopping: AtomicBool::new(false),
-            clients: AtomicUsize::new(0),
-            next_client: AtomicU64::new(1),
-            node: config.node,
+    /// Binds the port and starts the workers. `nodes` says which nodes may be used; the keeper of the state runs under
+    /// the supervisor.
+    pub fn start(config: Config, nodes: Nodes, supervisor: &Supervisor) -> Result<Proxy, StartError> {
+        let (file, state) = load(config.state_dir.as_deref())?;
+        let (address, listeners) = listen(&config)?;
+        let polls = listeners.iter().map(|_| mio::Poll::new()).collect::<io::Result<Vec<_>>>();
+        let polls = polls.map_err(StartError::Worker)?;
+        let (orders, inbox) = mpsc::channel(keeper::QUEUE);
+        let needs_lease = config.require_lease;
+        let shared = Arc::new(shared(config, address, nodes.clone(), orders, &polls)?);
+        let mut proxy = Proxy { address, shared: Arc::clone(&shared), threads: Vec::new() };
+        let mut keeper = Some((Keeper::new(Arc::clone(&shared), nodes, state, file, needs_lease), inbox));
+        supervisor.start(KEEPER, "redis proxy", move |stop| {
+            let keeper = keeper.take();
+            async move {
+                if let Some((keeper, inbox)) = keeper {
+                    stop.run_until_cancelled(keeper.run(inbox)).await;
+                }
+                Ok(())
+            }
         });
-        let mut proxy = Proxy { address, shared, workers: Vec::new() };
-        for (number, listener) in listeners.into_iter().enumerate() {
-            proxy.workers.push(proxy.spawn(number, listener).map_err(StartError::Worker)?);
+        for (number, (listener, poll)) in listeners.into_iter().zip(polls).enumerate() {
+            let worker =
+                Worker::new(number, Arc::clone(&shared), poll, listener).map_err(StartError::Worker)?;
+            proxy.threads.push(spawn(number, worker).map_err(StartError::Worker)?);
         }
         Ok(proxy)
     }
@@ -126,24 +190,12 @@ impl Proxy {
     /// Closes all connections and ends the threads.
     pub fn stop(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
-        for worker in &mut self.workers {
-            if let Err(error) = worker.waker.wake() {
-                tracing::warn!(%error, "cannot wake a worker");
-            }
-            if worker.thread.take().is_some_and(|thread| thread.join().is_err()) {
+        self.shared.mailboxes.iter().for_each(Mailbox::wake);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
                 tracing::error!("a worker has panicked");
             }
         }
-    }
-
-    fn spawn(&self, number: usize, listener: std::net::TcpListener) -> io::Result<Running> {
-        let (worker, waker) = Worker::new(Arc::clone(&self.shared), listener)?;
-        let thread = std::thread::Builder::new().name(format!("redis-proxy-{number}")).spawn(move || {
-            if let Err(error) = worker.run() {
-                tracing::error!(%error, "a worker of the proxy has ended");
-            }
-        })?;
-        Ok(Running { waker, thread: Some(thread) })
     }
 }
 
@@ -151,4 +203,68 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// What the proxy knew when it was last stopped.
+fn load(dir: Option<&std::path::Path>) -> Result<(Option<StateFile>, ProxyState), StartError> {
+    let Some(dir) = dir else { return Ok((None, ProxyState::default())) };
+    std::fs::create_dir_all(dir).map_err(|source| StartError::StateDir { path: dir.to_owned(), source })?;
+    let file = StateFile::at(dir.join(STATE_FILE));
+    let state = file.load()?;
+    Ok((Some(file), state))
+}
+
+/// One listener a worker, all on the same port.
+fn listen(config: &Config) -> Result<(SocketAddr, Vec<std::net::TcpListener>), StartError> {
+    let failed = |source| StartError::Listen { address: config.listen, source };
+    let first = worker::listen(config.listen).map_err(failed)?;
+    // Port 0 asks for any; the other workers then listen on the one that was given.
+    let address = first.local_addr().map_err(failed)?;
+    let mut listeners = vec![first];
+    for _ in 1..config.workers.clamp(1, MAX_WORKERS) {
+        listeners.push(worker::listen(address).map_err(failed)?);
+    }
+    Ok((address, listeners))
+}
+
+fn shared(
+    config: Config,
+    address: SocketAddr,
+    nodes: Nodes,
+    orders: mpsc::Sender<Order>,
+    polls: &[mio::Poll],
+) -> Result<Shared, StartError> {
+    let invalid = |e| StartError::Listen { address, source: io::Error::new(io::ErrorKind::InvalidInput, e) };
+    let announced = match config.announce {
+        Some(announced) => announced,
+        None => address.to_string().parse().map_err(invalid)?,
+    };
+    let mailbox = |poll: &mio::Poll| Worker::waker(poll).map(Mailbox::new);
+    let random: [u8; 20] = rand::random();
+    Ok(Shared {
+        limits: config.limits,
+        tls: config.tls,
+        address: announced,
+        admin: config.admin_password.as_ref().map(|password| PasswordHash::of(password.as_bytes())),
+        admin_password: config.admin_password,
+        nodes,
+        routing: ArcSwap::default(),
+        serving: Mutex::new(Serving::NotNow),
+        orders,
+        mailboxes: polls.iter().map(mailbox).collect::<io::Result<_>>().map_err(StartError::Worker)?,
+        stopping: AtomicBool::new(false),
+        clients: AtomicUsize::new(0),
+        next_client: AtomicU64::new(1),
+        counters: Counters::default(),
+        started: Instant::now(),
+        run_id: random.iter().map(|byte| format!("{byte:02x}")).collect(),
+    })
+}
+
+fn spawn(number: usize, worker: Worker) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(format!("redis-proxy-{number}")).spawn(move || {
+        if let Err(error) = worker.run() {
+            tracing::error!(%error, "a worker of the proxy has ended");
+        }
+    })
 }

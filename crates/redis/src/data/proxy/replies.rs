@@ -72,6 +72,11 @@ impl Replies {
         }
     }
 
+    /// The only reply that is owed will not come; its request is made again.
+    pub(super) fn forget(&mut self) {
+        self.pop();
+    }
+
     /// Gives memory back when a burst is over.
     pub(super) fn shrink(&mut self) {
         if self.owed.is_empty() && self.owed.capacity() > 64 {

@@ -4,12 +4,16 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use crate::data::resp::{Protocol, RequestParser, Writer};
+use crate::data::resp::{Protocol, RequestParser, Trust, Writer};
+use crate::data::state::Login;
+use crate::nmctl::Rights;
 
 use super::arena::Key;
 use super::outbox::Outbox;
 use super::replies::Replies;
 use super::stream::Stream;
+use super::subscriptions::Subscriptions;
+use super::transaction::{Transaction, Watch};
 
 /// Why no further command of a client is taken for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +27,42 @@ pub(super) enum Stall {
     /// The connection to a node is full.
     Backlog,
     /// Nobody serves the slot just now.
-    Held {
-        /// Since when it waits.
-        since: Instant,
-    },
+    Held,
+}
+
+/// What a connection may do, as of one routing table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It uses this database of the worker's table.
+    Uses(usize, Rights),
+    /// It has to authenticate.
+    MustAuthenticate,
+    /// It has to say which database.
+    MustName,
+    /// There is nothing to use.
+    Nothing,
+}
+
+/// Whether the client wants replies (`CLIENT REPLY`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    On,
+    Off,
+    /// Not to the next command.
+    SkipNext,
+    /// Not to this command.
+    SkipThis,
+}
+
+/// Who is on the other side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A client, as it logged in.
+    Client(Option<Login>),
+    /// Somebody who may steer this proxy.
+    Admin,
+    /// Another proxy that forwards commands of this database.
+    Peer(Login),
 }
 
 /// A client's connection and what it has said about itself.
@@ -37,6 +73,9 @@ pub(super) struct Session {
     pub(super) id: u64,
     pub(super) peer: SocketAddr,
     pub(super) stream: Stream,
+    pub(super) since: Instant,
+    /// When it last sent something.
+    pub(super) active: Instant,
     /// What was read and not taken; empty most of the time.
     pub(super) input: Vec<u8>,
     /// Where the parser stands in `input`, if a command has come in part.
@@ -44,7 +83,27 @@ pub(super) struct Session {
     pub(super) out: Outbox,
     pub(super) replies: Replies,
     pub(super) protocol: Protocol,
+    pub(super) role: Role,
+    /// What that means now, and the routing table that "now" is.
+    pub(super) standing: Standing,
+    pub(super) standing_as_of: u64,
+    pub(super) name: String,
+    pub(super) last_command: &'static str,
+    pub(super) wish: Wish,
+    /// Whether replicas will do (`READONLY`).
+    pub(super) content_with_replicas: bool,
+    pub(super) transaction: Option<Box<Transaction>>,
+    pub(super) watch: Option<Box<Watch>>,
+    pub(super) subscriptions: Option<Box<Subscriptions>>,
+    /// Connections that work for this session alone, until the command under way is answered.
+    pub(super) borrowed: Vec<Key>,
+    /// The blocking command under way, if its range may move meanwhile.
+    pub(super) blocked: Option<Box<Blocked>>,
+    /// The command just taken must be answered before the next one is looked at.
+    pub(super) draining: bool,
     pub(super) stall: Option<Stall>,
+    /// Since when the next command is held.
+    pub(super) held_since: Option<Instant>,
     /// The socket may have more to read; no event will say so again.
     pub(super) readable: bool,
     /// A part of a reply was sent before its end has come: nothing may be put between.
@@ -55,8 +114,17 @@ pub(super) struct Session {
     pub(super) closing: bool,
     /// Whether it is in the worker's list of sessions to flush.
     pub(super) dirty: bool,
-    /// When it last sent something.
-    pub(super) active: Instant,
+}
+
+/// A blocking command that waits in a node.
+#[derive(Debug)]
+pub(super) struct Blocked {
+    /// The command, to be sent again elsewhere if its slot moves.
+    pub(super) request: Vec<u8>,
+    /// The gate of its slot, if it moves.
+    pub(super) gate: Option<std::sync::Arc<crate::data::gate::Gate>>,
+    /// Whether the node was asked to give it up.
+    pub(super) called_back: bool,
 }
 
 impl Session {
@@ -66,23 +134,41 @@ impl Session {
             id,
             peer,
             stream,
+            since: now,
+            active: now,
             input: Vec::new(),
             parser: None,
             out: Outbox::default(),
             replies: Replies::default(),
             protocol: Protocol::Resp2,
+            role: Role::Client(None),
+            standing: Standing::Nothing,
+            standing_as_of: 0,
+            name: String::new(),
+            last_command: "NULL",
+            wish: Wish::On,
+            content_with_replicas: false,
+            transaction: None,
+            watch: None,
+            subscriptions: None,
+            borrowed: Vec::new(),
+            blocked: None,
+            draining: false,
             stall: None,
+            held_since: None,
             readable: false,
             streaming: false,
             ended: false,
             closing: false,
             dirty: false,
-            active: now,
         }
     }
 
     /// Answers a command here and now; the reply still waits for earlier ones.
     pub(super) fn answer(&mut self, write: impl FnOnce(&mut Writer<'_, Vec<u8>>)) {
+        if !self.wants_reply() {
+            return;
+        }
         if self.replies.is_empty() {
             return write(&mut Writer::new(self.out.bytes(), self.protocol));
         }
@@ -94,6 +180,18 @@ impl Session {
     /// Answers with an error of Redis's form: `CODE text`.
     pub(super) fn refuse(&mut self, error: &str) {
         self.answer(|writer| writer.error(error));
+    }
+
+    /// `+OK`
+    pub(super) fn ok(&mut self) {
+        self.answer(|writer| writer.ok());
+    }
+
+    pub(super) fn wants_reply(&self) -> bool {
+        match self.wish {
+            Wish::On | Wish::SkipNext => true,
+            Wish::Off | Wish::SkipThis => false,
+        }
     }
 
     /// Whether there is something to write.
@@ -108,9 +206,45 @@ impl Session {
         Ok(done && !self.stream.wants_write())
     }
 
-    /// Whether its command under way is one that only the client's leaving may end.
-    pub(super) fn waits_for_itself(&self) -> bool {
-        false
+    /// Whether its command under way is one that the client's leaving ends.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.borrowed.is_empty() && !self.replies.is_empty()
+    }
+
+    /// How much a client may send before it has said who it is.
+    pub(super) fn trust(&self) -> Trust {
+        match (&self.role, self.standing) {
+            (Role::Client(None), Standing::MustAuthenticate | Standing::MustName) => Trust::Stranger,
+            _ => Trust::Known,
+        }
+    }
+
+    /// Whether commands for other proxies' slots are redirected even where the database forwards: a proxy that was
+    /// forwarded to does not forward again, so nothing goes in circles.
+    pub(super) fn is_peer(&self) -> bool {
+        matches!(self.role, Role::Peer(_))
+    }
+
+    pub(super) fn user_name(&self) -> &str {
+        match &self.role {
+            Role::Client(Some(login)) | Role::Peer(login) => &login.user,
+            Role::Client(None) => "default",
+            Role::Admin => "admin",
+        }
+    }
+
+    pub(super) fn database_name(&self) -> Option<&str> {
+        match &self.role {
+            Role::Client(Some(login)) | Role::Peer(login) => Some(login.database.as_str()),
+            Role::Client(None) | Role::Admin => None,
+        }
+    }
+
+    pub(super) fn protocol_number(&self) -> u8 {
+        match self.protocol {
+            Protocol::Resp2 => 2,
+            Protocol::Resp3 => 3,
+        }
     }
 
     /// Gives memory back that a burst needed.

@@ -83,6 +83,20 @@ impl<'a> Request<'a> {
         Request { bytes: self.bytes, arguments: self.arguments.get(from..).unwrap_or_default() }
     }
 
+    /// All of its bytes, as they came: to be passed on.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Whether an argument is that word, in any case.
+    #[must_use]
+    #[inline]
+    pub fn is(&self, index: usize, word: &str) -> bool {
+        self.argument(index).eq_ignore_ascii_case(word.as_bytes())
+    }
+
     /// The arguments from the `index`-th on.
     pub fn from(&self, index: usize) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let bytes = self.bytes;

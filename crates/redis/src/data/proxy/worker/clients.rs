@@ -8,11 +8,10 @@ use mio::event::Event;
 use mio::net::TcpStream;
 use tracing::debug;
 
-use crate::data::resp::{Parsed, RequestParser, Trust};
+use crate::data::resp::{Parsed, Request, RequestParser};
 
 use super::super::arena::Key;
-use super::super::request::Request;
-use super::super::session::{Session, Stall};
+use super::super::session::{Role, Session, Stall};
 use super::super::stream::Stream;
 use super::{Worker, session_token};
 
@@ -51,10 +50,12 @@ impl Worker {
     fn welcome(&mut self, mut socket: TcpStream, peer: std::net::SocketAddr) {
         if self.shared.clients.fetch_add(1, Ordering::Relaxed) >= self.shared.limits.clients {
             self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            self.shared.counters.rejected.fetch_add(1, Ordering::Relaxed);
             let _ = socket.write(b"-ERR max number of clients reached\r\n");
             return;
         }
         let _ = socket.set_nodelay(true);
+        self.shared.counters.connections.fetch_add(1, Ordering::Relaxed);
         let id = self.shared.next_client.fetch_add(1, Ordering::Relaxed);
         let stream = match Stream::new(socket, self.shared.tls.as_ref()) {
             Ok(stream) => stream,
@@ -64,8 +65,11 @@ impl Worker {
             }
         };
         let now = self.now;
+        let standing = self.standing(&Role::Client(None));
+        let version = self.table_version;
         let key = self.sessions.insert_with(|key| Session::new(key, id, peer, stream, now));
         let Some(session) = self.sessions.get_mut(key) else { return };
+        (session.standing, session.standing_as_of) = (standing, version);
         let interest = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(session.stream.socket(), session_token(key), interest).is_err() {
             self.close(key);
@@ -88,6 +92,7 @@ impl Worker {
     pub(super) fn resume_session(&mut self, key: Key) {
         self.with_session(key, |worker, session| {
             session.stall = None;
+            worker.return_borrowed(session);
             worker.take_input(session)?;
             worker.read_session(session)
         });
@@ -127,6 +132,7 @@ impl Worker {
                 // A short read has emptied the socket; the next bytes will be an event.
                 session.readable = n == scratch.len() || matches!(session.stream, Stream::Tls(_));
                 session.active = self.now;
+                self.tally.input += n as u64;
                 self.take_bytes(session, &scratch[..n])
             }
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
@@ -146,7 +152,7 @@ impl Worker {
     /// The client has sent all it will send: it gets the replies that are under way, and nothing else.
     fn end_of_input(&mut self, session: &mut Session) -> Result<(), Leave> {
         session.ended = true;
-        if session.replies.is_empty() || session.waits_for_itself() {
+        if session.replies.is_empty() || session.is_blocked() {
             return Err(Leave);
         }
         session.closing = session.input.is_empty();
@@ -193,17 +199,17 @@ impl Worker {
                 break;
             }
             let rest = &bytes[used..];
-            match parser.parse(rest, Trust::Known) {
+            match parser.parse(rest, session.trust()) {
                 Ok(Parsed::Complete(len)) => {
                     let request = Request::new(&rest[..len], parser.arguments());
-                    if !self.take_command(session, &request) {
+                    if !self.take_command(session, request) {
                         break;
                     }
                     used += len;
                 }
                 Ok(Parsed::Inline { len, rewritten }) => {
                     let request = Request::new(&rewritten, parser.arguments());
-                    if !self.take_command(session, &request) {
+                    if !self.take_command(session, request) {
                         break;
                     }
                     used += len;
@@ -219,17 +225,26 @@ impl Worker {
                 }
             }
         }
+        if session.draining
+            && let Some(stall) = self.full(session)
+        {
+            self.stall(session, stall);
+        }
         self.spare_parser = Some(parser);
         Ok(used)
     }
 
     /// Whether a command was taken; if not, the session waits.
-    fn take_command(&mut self, session: &mut Session, request: &Request<'_>) -> bool {
-        if request.is_empty() {
+    fn take_command(&mut self, session: &mut Session, request: Request<'_>) -> bool {
+        if request.len() == 0 {
             return true;
         }
         match self.dispatch(session, request) {
-            Taken::Yes => true,
+            Taken::Yes => {
+                self.tally.commands += 1;
+                session.held_since = None;
+                true
+            }
             Taken::Not(stall) => {
                 self.stall(session, stall);
                 false
@@ -242,8 +257,12 @@ impl Worker {
     }
 
     /// Why no command may be taken, whatever it is.
-    fn full(&self, session: &Session) -> Option<Stall> {
+    fn full(&self, session: &mut Session) -> Option<Stall> {
         let limits = &self.shared.limits;
+        if session.draining && !session.replies.is_empty() {
+            return Some(Stall::Drain);
+        }
+        session.draining = false;
         if session.replies.len() >= limits.in_flight {
             Some(Stall::InFlight)
         } else if session.out.len() >= limits.output_pause_bytes {
@@ -260,12 +279,12 @@ impl Worker {
             // Woken by the reply, or by the flush, that they wait for.
             Stall::Drain | Stall::InFlight | Stall::Output => {}
             Stall::Backlog => self.choked.push(session.key),
-            Stall::Held { .. } => self.held.push(session.key),
+            Stall::Held => self.held.push(session.key),
         }
     }
 
     /// Puts a session on the list of those to be flushed.
-    pub(super) fn mark_session(&mut self, key: Key) {
+    pub(in super::super) fn mark_session(&mut self, key: Key) {
         if let Some(session) = self.sessions.get_mut(key)
             && !session.dirty
         {
@@ -277,11 +296,12 @@ impl Worker {
     pub(super) fn flush_session(&mut self, key: Key) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.dirty = false;
+        self.tally.output += session.out.len() as u64;
         match session.flush() {
             Ok(true) if session.closing && session.replies.is_empty() => self.close(key),
             Ok(true) if session.stall == Some(Stall::Output) => self.awake.push(key),
             Ok(true) => {}
-            Ok(false) if session.out.len() > self.shared.limits.output_bytes => {
+            Ok(false) if session.out.len() > self.shared.limits.output_of(session) => {
                 debug!(client = session.id, bytes = session.out.len(), "cut off a client that does not read");
                 self.close(key);
             }
@@ -291,14 +311,29 @@ impl Worker {
     }
 
     /// Ends a session; replies that still come for it find nobody.
-    pub(super) fn close(&mut self, key: Key) {
+    pub(in super::super) fn close(&mut self, key: Key) {
         if let Some(session) = self.sessions.release(key) {
             self.shared.clients.fetch_sub(1, Ordering::Relaxed);
             self.leave(*session);
         }
     }
 
-    fn leave(&mut self, _session: Session) {}
+    /// What a session had for itself goes with it.
+    fn leave(&mut self, mut session: Session) {
+        self.end_subscriptions(&mut session);
+        self.discard_silently(&mut session);
+        for link in session.borrowed {
+            self.drop_own_link(link);
+        }
+    }
+
+    /// `CLIENT KILL`: who kills himself still gets the reply.
+    pub(in super::super) fn kill_session(&mut self, key: Key) {
+        match self.sessions.get_mut(key) {
+            Some(session) if !session.replies.is_empty() && !session.is_blocked() => session.closing = true,
+            Some(_) | None => self.close(key),
+        }
+    }
 
     pub(super) fn sweep_sessions(&mut self) {
         let (now, idle) = (self.now, self.shared.limits.idle);

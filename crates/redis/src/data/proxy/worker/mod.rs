@@ -4,28 +4,34 @@
 //! the speed comes from: under load one write carries the commands of many clients to a node.
 
 mod clients;
+mod moving;
 mod nodes;
 
 pub(super) use clients::Taken;
-pub(super) use nodes::unreachable_reply;
+pub(super) use nodes::Unreachable;
 
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 
-use crate::address::Address;
+use crate::data::gate::Gate;
 use crate::data::resp::{Protocol, RequestParser};
+use crate::data::state::{Routing, Serving};
 
 use super::Shared;
 use super::arena::{Arena, Key};
+use super::gathering::Gathering;
 use super::link::{Link, Remote};
+use super::mailbox::{Letter, Mailbox};
+use super::route::Known;
 use super::session::Session;
+use super::waiter::Forwarded;
 
 /// Events taken in one turn; more wait for the next.
 const EVENTS: usize = 1024;
@@ -33,6 +39,9 @@ const EVENTS: usize = 1024;
 const READ: usize = 64 * 1024;
 /// How often idle things are looked at: timeouts, memory to give back.
 const SWEEP: Duration = Duration::from_millis(250);
+
+/// How soon something that nobody announces is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -42,57 +51,122 @@ const LINK: usize = 3;
 
 /// A thread's whole world.
 pub(super) struct Worker {
-    shared: Arc<Shared>,
+    /// Which of the proxy's workers it is.
+    pub(super) number: usize,
+    pub(super) shared: Arc<Shared>,
     poll: Poll,
     listener: TcpListener,
-    sessions: Arena<Session>,
-    links: Arena<Link>,
+    /// Where its clients connect to.
+    pub(super) local: SocketAddr,
+    pub(super) sessions: Arena<Session>,
+    pub(super) links: Arena<Link>,
+    pub(super) gatherings: Arena<Gathering>,
+    /// Parts of gatherings that could not be sent.
+    pub(super) failed_parts: Vec<(Key, u32, String)>,
     /// The pipelined link to each remote, by protocol.
     pipelines: HashMap<(Remote, Protocol), Key>,
+    /// Connections that wait for a session that needs one of its own.
+    pub(super) idle: HashMap<(Remote, Protocol), Vec<Key>>,
+    /// How many links belong to single sessions, idle ones included.
+    pub(super) own_links: usize,
+    /// The routing table, and how often it has changed.
+    pub(super) routing: Arc<Routing>,
+    pub(super) table_version: u64,
+    pub(super) databases: Vec<Known>,
+    /// Whether slots may be served, as of the beginning of this turn.
+    pub(super) serving: Serving,
+    /// Gates that wait for commands which were sent before they were known.
+    joining: Vec<Joining>,
+    /// Gates that this worker has joined, or will.
+    joined: Vec<Weak<Gate>>,
     /// Where sockets are read into.
     scratch: Vec<u8>,
     /// Links and sessions with something to write at the end of this turn.
-    dirty_links: Vec<Key>,
+    pub(super) dirty_links: Vec<Key>,
     dirty_sessions: Vec<Key>,
     /// Sessions whose reason to wait is gone.
-    awake: Vec<Key>,
+    pub(super) awake: Vec<Key>,
     /// Sessions that wait for room in a node's connection.
     choked: Vec<Key>,
     /// Sessions whose next command nobody serves just now.
-    held: Vec<Key>,
+    pub(super) held: Vec<Key>,
+    /// Sessions that wait in a node for a slot that is moving.
+    pub(super) gated: Vec<Key>,
+    /// Forwarded commands that follow their slot, and when.
+    following: Vec<(Instant, Box<Forwarded>)>,
     /// A parser between two commands; a session has its own only while a command has come in part.
     spare_parser: Option<Box<RequestParser>>,
+    /// Commands and bytes of this turn, for the counters.
+    tally: Tally,
     /// The time of this turn.
-    now: Instant,
+    pub(super) now: Instant,
     swept: Instant,
 }
 
+/// What a turn has done.
+#[derive(Debug, Default)]
+struct Tally {
+    commands: u64,
+    input: u64,
+    output: u64,
+}
+
+/// A gate that this worker joins when these requests are answered.
+struct Joining {
+    gate: Arc<Gate>,
+    /// Links, and the last request of each that was sent before the gate was known.
+    behind: Vec<(Key, u64)>,
+}
+
 impl Worker {
-    pub(super) fn new(shared: Arc<Shared>, listener: std::net::TcpListener) -> io::Result<(Worker, Waker)> {
-        let poll = Poll::new()?;
+    pub(super) fn new(
+        number: usize,
+        shared: Arc<Shared>,
+        poll: Poll,
+        listener: std::net::TcpListener,
+    ) -> io::Result<Worker> {
         listener.set_nonblocking(true)?;
+        let local = listener.local_addr()?;
         let mut listener = TcpListener::from_std(listener);
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let waker = Waker::new(poll.registry(), WAKER)?;
         let now = Instant::now();
-        let worker = Worker {
+        Ok(Worker {
+            number,
             shared,
             poll,
             listener,
+            local,
             sessions: Arena::new(),
             links: Arena::new(),
+            gatherings: Arena::new(),
+            failed_parts: Vec::new(),
             pipelines: HashMap::new(),
+            idle: HashMap::new(),
+            own_links: 0,
+            routing: Arc::default(),
+            table_version: 1,
+            databases: Vec::new(),
+            serving: Serving::NotNow,
+            joining: Vec::new(),
+            joined: Vec::new(),
             scratch: vec![0; READ],
             dirty_links: Vec::new(),
             dirty_sessions: Vec::new(),
             awake: Vec::new(),
             choked: Vec::new(),
             held: Vec::new(),
+            gated: Vec::new(),
+            following: Vec::new(),
             spare_parser: None,
+            tally: Tally::default(),
             now,
             swept: now,
-        };
-        Ok((worker, waker))
+        })
+    }
+
+    /// A way to wake the worker that polls this.
+    pub(super) fn waker(poll: &Poll) -> io::Result<Waker> {
+        Waker::new(poll.registry(), WAKER)
     }
 
     /// Serves until the proxy stops.
@@ -110,33 +184,79 @@ impl Worker {
 
     fn turn(&mut self, events: &Events) {
         self.now = Instant::now();
+        self.look_around();
         for event in events {
             match event.token() {
                 LISTENER => self.accept(),
-                WAKER => {}
+                WAKER => self.read_letters(),
                 Token(token) if token & 3 == SESSION => {
                     self.session_event(Key::from_number(token >> 2), event)
                 }
                 Token(token) => self.link_event(Key::from_number(token >> 2), event),
             }
         }
+        self.tend_moves();
         self.resume();
+        self.give_failed_parts();
         self.flush();
+        self.count();
         if self.now.duration_since(self.swept) >= SWEEP {
             self.swept = self.now;
             self.sweep();
         }
     }
 
-    /// How long to wait for events.
+    /// What others may have changed since the last turn.
+    fn look_around(&mut self) {
+        let routing = self.shared.routing.load();
+        if !Arc::ptr_eq(&routing, &self.routing) {
+            let routing = Arc::clone(&routing);
+            self.adopt(routing);
+        }
+        self.serving = self.shared.serving();
+    }
+
+    fn read_letters(&mut self) {
+        let letters = self.shared.mailboxes.get(self.number).map(Mailbox::take).unwrap_or_default();
+        for letter in letters {
+            match letter {
+                Letter::Give { session, sequence, reply } => self.give(session, sequence, &reply),
+                Letter::Roll(roll) => self.answer_roll(&roll),
+            }
+        }
+    }
+
+    /// How long to wait for events. Whoever waits for a move or an owner is looked at again and again, because nobody
+    /// tells when that is over.
     fn patience(&self) -> Duration {
-        if self.awake.is_empty() { SWEEP } else { Duration::ZERO }
+        if !self.awake.is_empty() {
+            Duration::ZERO
+        } else if self.held.is_empty() && self.choked.is_empty() && !self.tends_moves() {
+            SWEEP
+        } else {
+            LOOK_AGAIN
+        }
+    }
+
+    /// Adds this turn to the counters of all workers.
+    fn count(&mut self) {
+        let tally = std::mem::take(&mut self.tally);
+        let counters = &self.shared.counters;
+        for (counter, more) in [
+            (&counters.commands, tally.commands),
+            (&counters.input, tally.input),
+            (&counters.output, tally.output),
+        ] {
+            if more > 0 {
+                counter.fetch_add(more, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Goes on with sessions whose reason to wait is gone.
     fn resume(&mut self) {
-        let mut choked = std::mem::take(&mut self.choked);
-        self.awake.append(&mut choked);
+        self.awake.append(&mut self.choked);
+        self.awake.append(&mut self.held);
         for key in std::mem::take(&mut self.awake) {
             self.resume_session(key);
         }
@@ -154,10 +274,6 @@ impl Worker {
             self.flush_session(key);
         }
         self.dirty_sessions = sessions;
-    }
-
-    pub(super) fn node(&self) -> Option<Address> {
-        self.shared.node.clone()
     }
 
     fn sweep(&mut self) {

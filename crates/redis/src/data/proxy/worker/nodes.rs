@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mio::Interest;
@@ -11,11 +12,14 @@ use mio::net::TcpStream;
 use tracing::{debug, warn};
 
 use crate::address::Address;
-use crate::data::resp::{Form, Protocol, write_request};
+use crate::agent::{NodeAuth, NodeState};
+use crate::data::resp::{Form, Protocol, View, write_request};
 
+use super::super::Shared;
 use super::super::arena::Key;
 use super::super::link::{Condition, Link, Purpose, Remote};
-use super::super::session::Stall;
+use super::super::session::{Session, Stall};
+use super::super::spread::scanned;
 use super::super::waiter::{Pass, Waiter};
 use super::{Worker, link_token};
 
@@ -28,7 +32,14 @@ const KEEP_PARTIAL: usize = 16 * 1024;
 
 /// A node that cannot be asked now: nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Unreachable(pub(in super::super) Address);
+pub(in super::super) struct Unreachable(Address);
+
+impl Unreachable {
+    /// What a client is told: cluster clients try again after it.
+    pub(in super::super) fn error(&self) -> String {
+        format!("CLUSTERDOWN The node {} is not reachable; the command was not executed", self.0)
+    }
+}
 
 impl Worker {
     /// The link that all clients of this worker share, opened if need be.
@@ -88,6 +99,7 @@ impl Worker {
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registered = self.poll.registry().register(&mut socket, link_token(key), interest);
         let until = self.now + self.shared.limits.connect;
+        let shared = Arc::clone(&self.shared);
         let Some(link) = self.links.get_mut(key) else { return };
         if let Err(error) = registered {
             warn!(node = %link.remote.address(), %error, "cannot watch a connection");
@@ -95,7 +107,7 @@ impl Worker {
         let _ = socket.set_nodelay(true);
         link.socket = Some(socket);
         link.condition = Condition::Connecting { until };
-        greet(link);
+        greet(link, &shared);
         self.mark_link(key);
     }
 
@@ -108,6 +120,14 @@ impl Worker {
         if !link.dirty {
             link.dirty = true;
             self.dirty_links.push(key);
+        }
+    }
+
+    /// Sends something whose answer, if any, is no reply to a request.
+    pub(in super::super) fn send_unasked(&mut self, key: Key, request: &[u8]) {
+        if let Some(link) = self.links.get_mut(key) {
+            link.out.push(request);
+            self.mark_link(key);
         }
     }
 
@@ -240,18 +260,27 @@ impl Worker {
             Waiter::Client { session, sequence, pass } => {
                 link.streaming = false;
                 finish(pass);
+                if link.purpose == Purpose::Dedicated && self.was_called_back(session, reply) {
+                    return Ok(());
+                }
                 self.give(session, sequence, reply);
             }
             Waiter::Greeting if Form::of(reply[0]).is_some_and(Form::is_error) => {
                 let text = String::from_utf8_lossy(reply.trim_ascii_end()).into_owned();
                 return Err(io::Error::new(ErrorKind::PermissionDenied, text));
             }
+            Waiter::Part { gathering, part, pass } => {
+                finish(pass);
+                self.give_part(gathering, part, reply);
+            }
+            Waiter::Scan { session, sequence, place, places } => {
+                self.give(session, sequence, &scanned(reply, place, places));
+            }
+            Waiter::SlotScan(scan) => self.slot_scanned(link, scan, reply),
+            Waiter::Peer(forwarded) => self.take_forwarded(forwarded, reply),
+            Waiter::ClientId => link.client_id = View::of(reply).and_then(View::integer),
             Waiter::Greeting | Waiter::Nobody => {}
         }
-        Ok(())
-    }
-
-    fn take_push(&mut self, _link: &mut Link, _push: &[u8]) -> io::Result<()> {
         Ok(())
     }
 
@@ -260,10 +289,16 @@ impl Worker {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.streaming = false;
         session.replies.give(sequence, reply, &mut session.out);
+        if let Some(all) = &mut session.subscriptions
+            && all.unconfirmed == 0
+            && !all.deferred.is_empty()
+        {
+            session.out.push(&std::mem::take(&mut all.deferred));
+        }
         let wake = match session.stall {
             Some(Stall::Drain) => session.replies.is_empty(),
             Some(Stall::InFlight) => session.replies.len() <= self.shared.limits.in_flight / 2,
-            Some(Stall::Output | Stall::Backlog | Stall::Held { .. }) | None => false,
+            Some(Stall::Output | Stall::Backlog | Stall::Held) | None => false,
         };
         if wake {
             self.awake.push(key);
@@ -278,7 +313,7 @@ impl Worker {
     pub(super) fn fail_link(&mut self, key: Key, error: &io::Error) {
         let Some(link) = self.links.get(key) else { return };
         let connected = matches!(link.condition, Condition::Ready);
-        let (address, streaming) = (link.remote.address().clone(), link.streaming);
+        let (address, streaming, purpose) = (link.remote.address().clone(), link.streaming, link.purpose);
         let mut waiters = self.lose(key, error);
         if streaming && let Some(Waiter::Client { session, .. }) = waiters.pop_front() {
             // Half of its reply is out; there is no way to say so but this.
@@ -289,21 +324,45 @@ impl Worker {
                 "-ERR connection to node {address} was lost; the command may or may not have been executed\r\n"
             )
         } else {
-            unreachable_reply(&address)
+            format!("-{}\r\n", Unreachable(address).error())
         };
         for waiter in waiters {
             self.disappoint(waiter, text.as_bytes());
         }
+        match purpose {
+            Purpose::Shared => {}
+            Purpose::Feed(session) => self.feed_lost(session, key),
+            Purpose::Dedicated => self.dedicated_lost(key),
+        }
+    }
+
+    /// A session that watches keys on a lost connection cannot know any more whether they have changed.
+    fn dedicated_lost(&mut self, key: Key) {
+        let watches = |session: &&mut Session| session.watch.as_ref().is_some_and(|watch| watch.link == key);
+        let watcher = self.sessions.iter_mut().find(watches).map(|session| session.key);
+        if let Some(session) = watcher {
+            self.close(session);
+        }
     }
 
     /// A request will not be answered by its node.
-    fn disappoint(&mut self, waiter: Waiter, error: &[u8]) {
+    pub(in super::super) fn disappoint(&mut self, waiter: Waiter, error: &[u8]) {
         match waiter {
             Waiter::Client { session, sequence, pass } => {
                 finish(pass);
                 self.give(session, sequence, error);
             }
-            Waiter::Greeting | Waiter::Nobody => {}
+            Waiter::Part { gathering, part, pass } => {
+                finish(pass);
+                self.give_part(gathering, part, error);
+            }
+            Waiter::Scan { session, sequence, .. } => self.give(session, sequence, error),
+            Waiter::SlotScan(scan) => {
+                let (session, sequence) = scan.whose();
+                self.give(session, sequence, error);
+            }
+            Waiter::Peer(forwarded) => self.give(forwarded.session, forwarded.sequence, error),
+            Waiter::Greeting | Waiter::ClientId | Waiter::Nobody => {}
         }
     }
 
@@ -337,11 +396,6 @@ impl Worker {
     }
 }
 
-/// What a client is told when a node cannot be asked: cluster clients try again after it.
-pub(in super::super) fn unreachable_reply(address: &Address) -> String {
-    format!("-CLUSTERDOWN The node {address} is not reachable; the command was not executed\r\n")
-}
-
 /// Tells the gate of a moving range that a command is done.
 fn finish(pass: Option<Box<Pass>>) {
     if let Some(pass) = pass {
@@ -357,13 +411,27 @@ fn forget(link: &mut Link) {
 }
 
 /// What is sent first on a new connection.
-fn greet(link: &mut Link) {
+fn greet(link: &mut Link, shared: &Shared) {
+    let mut say = |words: &[&str]| {
+        write_request(link.out.bytes(), words);
+        link.waiters.push_back(Waiter::Greeting);
+    };
+    match &link.remote {
+        Remote::Node(node) => {
+            if let NodeState::Ready { auth: Some(NodeAuth { password }), .. } = shared.nodes.state(node) {
+                say(&["AUTH", &password]);
+            }
+        }
+        Remote::Peer(_, database) => {
+            if let Some(password) = &shared.admin_password {
+                say(&["AUTH", "admin", password]);
+            }
+            say(&["NMCTL", "PEER", database.as_str()]);
+        }
+    }
     match link.protocol {
         Protocol::Resp2 => {}
-        Protocol::Resp3 => {
-            write_request(link.out.bytes(), &["HELLO", "3"]);
-            link.waiters.push_back(Waiter::Greeting);
-        }
+        Protocol::Resp3 => say(&["HELLO", "3"]),
     }
 }
 

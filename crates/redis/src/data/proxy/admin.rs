@@ -1,0 +1,66 @@
+//! `NMCTL`: who may say it, and how does it reach the owner of the state?
+
+use crate::data::resp::Request;
+use crate::data::state::Login;
+use crate::keys::ClusterName;
+use crate::nmctl::{Message, Rights};
+
+use super::dispatch::unless_drained;
+use super::keeper::Order;
+use super::session::{Role, Session};
+use super::worker::{Taken, Worker};
+
+impl Worker {
+    /// A message about this proxy.
+    pub(super) fn admin(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        if !self.may_steer(session) {
+            return self.object(
+                session,
+                "NOPERM NMCTL needs a connection that is authenticated as user admin: AUTH admin <password>",
+            );
+        }
+        if request.is(1, "PEER") && request.len() == 3 {
+            return self.become_peer(session, request);
+        }
+        let message = match Message::parse(request.from(1)) {
+            Ok(message) => message,
+            Err(wrong) => return self.object(session, &wrong.to_string()),
+        };
+        let sequence = session.replies.owe(session.wants_reply());
+        let order =
+            Order { message, received: self.now, worker: self.number, session: session.key, sequence };
+        if let Err(error) = self.shared.orders.try_send(order) {
+            let text = match error {
+                tokio::sync::mpsc::error::TrySendError::Full(_) => {
+                    "TRYAGAIN too many messages wait for this proxy"
+                }
+                tokio::sync::mpsc::error::TrySendError::Closed(_) => "ERR this proxy is stopping",
+            };
+            session.replies.give(sequence, format!("-{text}\r\n").as_bytes(), &mut session.out);
+        }
+        Taken::Yes
+    }
+
+    /// Without a password, whoever is on this machine may; with one, who knows it.
+    fn may_steer(&self, session: &Session) -> bool {
+        match &session.role {
+            Role::Admin | Role::Peer(_) => true,
+            Role::Client(_) => self.shared.admin.is_none() && session.peer.ip().to_canonical().is_loopback(),
+        }
+    }
+
+    /// `NMCTL PEER db`: what follows was sent to another proxy first.
+    fn become_peer(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        if let Err(taken) = unless_drained(session) {
+            return taken;
+        }
+        let name = std::str::from_utf8(request.argument(2)).ok().and_then(|name| ClusterName::new(name).ok());
+        let Some(database) = name else {
+            return self.object(session, "ERR NMCTL PEER needs the name of a database");
+        };
+        session.role = Role::Peer(Login { database, user: "admin".to_owned(), rights: Rights::All });
+        session.standing_as_of = 0;
+        session.ok();
+        Taken::Yes
+    }
+}

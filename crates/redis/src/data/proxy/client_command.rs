@@ -1,0 +1,218 @@
+//! `CLIENT`: what a client says and asks about connections.
+
+use crate::data::command::Command;
+use crate::data::resp::{Request, decimal};
+
+use super::client_list::{Deed, Filter, Kind, Roll, line};
+use super::session::{Session, Wish};
+use super::worker::{Taken, Worker};
+
+impl Worker {
+    pub(super) fn client(
+        &mut self,
+        session: &mut Session,
+        command: &'static Command,
+        request: Request<'_>,
+    ) -> Taken {
+        match command.name() {
+            "client|id" => {
+                let id = i64::try_from(session.id).unwrap_or(i64::MAX);
+                session.answer(|writer| writer.integer(id));
+            }
+            "client|getname" => {
+                let name = session.name.clone();
+                session.answer(|writer| if name.is_empty() { writer.null() } else { writer.bulk(&name) });
+            }
+            "client|setname" => return self.set_name(session, request.argument(2)),
+            "client|setinfo" => return self.set_info(session, request),
+            "client|info" => {
+                let text = line(session, self.local, self.now);
+                session.answer(|writer| writer.verbatim(&text));
+            }
+            "client|reply" => return self.reply_wish(session, request.argument(2)),
+            "client|no-evict" | "client|no-touch" => match request.argument(2).to_ascii_lowercase().as_slice() {
+                b"on" | b"off" => session.ok(),
+                _ => session.refuse("ERR syntax error"),
+            },
+            "client|getredir" => session.answer(|writer| writer.integer(-1)),
+            "client|trackinginfo" => session.answer(|writer| {
+                writer.map(3);
+                writer.bulk("flags");
+                writer.set(1);
+                writer.bulk("off");
+                writer.bulk("redirect");
+                writer.integer(-1);
+                writer.bulk("prefixes");
+                writer.array(0);
+            }),
+            "client|caching" => session.refuse(
+                "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode \
+                 enabled",
+            ),
+            "client|list" => return self.list(session, request),
+            "client|kill" => return self.kill(session, request),
+            "client|unblock" => return self.unblock_client(session, request),
+            // Tracking would need the nodes to know each client; pausing would stop one host of many.
+            name => {
+                let name = name.replace('|', " ").to_uppercase();
+                session.refuse(&format!("ERR {name} is not served by this proxy"));
+            }
+        }
+        Taken::Yes
+    }
+
+    fn set_name(&mut self, session: &mut Session, name: &[u8]) -> Taken {
+        if !name.iter().all(u8::is_ascii_graphic) {
+            let error = "ERR Client names cannot contain spaces, newlines or special characters.";
+            return self.object(session, error);
+        }
+        session.name = String::from_utf8_lossy(name).into_owned();
+        session.ok();
+        Taken::Yes
+    }
+
+    /// `CLIENT SETINFO` came with 7.2; libraries send it unasked.
+    fn set_info(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        if request.is(2, "LIB-NAME") || request.is(2, "LIB-VER") {
+            session.ok();
+        } else {
+            let option = String::from_utf8_lossy(request.argument(2)).into_owned();
+            session.refuse(&format!("ERR Unrecognized option '{option}'"));
+        }
+        Taken::Yes
+    }
+
+    fn reply_wish(&mut self, session: &mut Session, wish: &[u8]) -> Taken {
+        match wish.to_ascii_lowercase().as_slice() {
+            b"on" => {
+                session.wish = Wish::On;
+                session.ok();
+            }
+            b"off" => session.wish = Wish::Off,
+            b"skip" if session.wish == Wish::On => session.wish = Wish::SkipNext,
+            b"skip" => {}
+            _ => session.refuse("ERR syntax error"),
+        }
+        Taken::Yes
+    }
+
+    fn list(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        match list_filter(request) {
+            Ok(filter) => self.call_roll(session, filter, Deed::List),
+            Err(error) => self.object(session, &error),
+        }
+    }
+
+    fn kill(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        match kill_filter(request, session.id) {
+            Ok((filter, by_address)) => self.call_roll(session, filter, Deed::Kill { by_address }),
+            Err(error) => self.object(session, &error),
+        }
+    }
+
+    fn unblock_client(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        let id = decimal(request.argument(2)).and_then(|id| u64::try_from(id).ok());
+        let Some(id) = id else {
+            return self.object(session, "ERR value is not an integer or out of range");
+        };
+        let how = match request.argument(3).to_ascii_uppercase().as_slice() {
+            b"" | b"TIMEOUT" => "TIMEOUT",
+            b"ERROR" => "ERROR",
+            _ => return self.object(session, "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
+        };
+        let filter = Filter { ids: vec![id], ..Filter::default() };
+        self.call_roll(session, filter, Deed::Unblock(how.to_owned()))
+    }
+
+    /// Asks all workers. Only clients of the same database are seen, so that databases know nothing of each other.
+    fn call_roll(&mut self, session: &mut Session, mut filter: Filter, deed: Deed) -> Taken {
+        filter.database = session.database_name().map(str::to_owned);
+        let sequence = session.replies.owe(session.wants_reply());
+        Roll::call(&self.shared.mailboxes, (self.number, session.key, sequence), filter, deed);
+        Taken::Yes
+    }
+
+    /// This worker's part of the answer.
+    pub(super) fn answer_roll(&mut self, roll: &Roll) {
+        let meant = |session: &&Session| roll.filter.admits(session, self.local);
+        let meant: Vec<&Session> = self.sessions.iter().filter(meant).collect();
+        let mut hits = 0;
+        match &roll.deed {
+            Deed::List => {
+                let lines = meant.iter().map(|one| (one.id, line(one, self.local, self.now))).collect();
+                return roll.answer(&self.shared.mailboxes, lines, 0);
+            }
+            Deed::Kill { .. } => {
+                let keys: Vec<_> = meant.iter().map(|session| session.key).collect();
+                hits = keys.len();
+                keys.into_iter().for_each(|key| self.kill_session(key));
+            }
+            Deed::Unblock(how) => {
+                let blocked: Vec<_> = meant
+                    .iter()
+                    .filter(|one| one.blocked.is_some())
+                    .filter_map(|one| one.borrowed.first().copied())
+                    .collect();
+                for link in blocked {
+                    hits += 1;
+                    self.unblock(link, how);
+                }
+            }
+        }
+        roll.answer(&self.shared.mailboxes, Vec::new(), hits);
+    }
+}
+
+fn number_of(word: &[u8]) -> Result<u64, String> {
+    decimal(word).and_then(|id| u64::try_from(id).ok()).ok_or_else(|| "ERR Invalid client ID".to_owned())
+}
+
+fn kind_of(word: &[u8]) -> Result<Kind, String> {
+    match word.to_ascii_lowercase().as_slice() {
+        b"normal" => Ok(Kind::Normal),
+        b"pubsub" => Ok(Kind::PubSub),
+        b"master" | b"replica" | b"slave" => Ok(Kind::Other),
+        other => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(other))),
+    }
+}
+
+fn list_filter(request: Request<'_>) -> Result<Filter, String> {
+    let mut filter = Filter::default();
+    if request.len() == 2 {
+        return Ok(filter);
+    }
+    if request.is(2, "TYPE") && request.len() == 4 {
+        filter.kind = Some(kind_of(request.argument(3))?);
+    } else if request.is(2, "ID") && request.len() > 3 {
+        filter.ids = request.from(3).map(number_of).collect::<Result<_, _>>()?;
+    } else {
+        return Err("ERR syntax error".to_owned());
+    }
+    Ok(filter)
+}
+
+/// The clients that `CLIENT KILL` means, and whether the old form was used.
+fn kill_filter(request: Request<'_>, own: u64) -> Result<(Filter, bool), String> {
+    let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
+    if request.len() == 3 {
+        return Ok((Filter { address: Some(text(request.argument(2))), ..Filter::default() }, true));
+    }
+    if !request.len().is_multiple_of(2) {
+        return Err("ERR syntax error".to_owned());
+    }
+    let mut filter = Filter { except: Some(own), ..Filter::default() };
+    for at in (2..request.len()).step_by(2) {
+        let value = request.argument(at + 1);
+        match request.argument(at).to_ascii_uppercase().as_slice() {
+            b"ID" => filter.ids.push(number_of(value)?),
+            b"ADDR" => filter.address = Some(text(value)),
+            b"LADDR" => filter.local_address = Some(text(value)),
+            b"USER" => filter.user = Some(text(value)),
+            b"TYPE" => filter.kind = Some(kind_of(value)?),
+            b"SKIPME" if value.eq_ignore_ascii_case(b"yes") => filter.except = Some(own),
+            b"SKIPME" if value.eq_ignore_ascii_case(b"no") => filter.except = None,
+            _ => return Err("ERR syntax error".to_owned()),
+        }
+    }
+    Ok((filter, false))
+}

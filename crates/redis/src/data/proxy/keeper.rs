@@ -1,0 +1,189 @@
+//! Who owns what the proxy was told? One task: it accepts messages one after another, writes them down, swaps the
+//! routing table and answers. The workers only ever look at the table.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::mpsc;
+use tracing::{error, info};
+
+use crate::address::Address;
+use crate::agent::{NodeState, Nodes};
+use crate::data::resp::{Protocol, Writer};
+use crate::data::state::{Lease, ProxyState, Routing, StateFile, Verdict};
+use crate::nmctl::Message;
+
+use super::Shared;
+use super::arena::Key;
+use super::mailbox::Letter;
+use super::replies::Sequence;
+
+/// Messages that wait for the keeper. Coordinators send one at a time; more than this is no use to anybody.
+pub(super) const QUEUE: usize = 256;
+
+/// A message, and who wants its answer.
+#[derive(Debug)]
+pub(super) struct Order {
+    pub(super) message: Message,
+    /// When it was received: leases count from here.
+    pub(super) received: Instant,
+    pub(super) worker: usize,
+    pub(super) session: Key,
+    pub(super) sequence: Sequence,
+}
+
+/// The owner of the state.
+pub(super) struct Keeper {
+    shared: Arc<Shared>,
+    nodes: Nodes,
+    state: ProxyState,
+    lease: Lease,
+    /// `None` for a proxy that forgets everything when it stops.
+    file: Option<StateFile>,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        nodes: Nodes,
+        state: ProxyState,
+        file: Option<StateFile>,
+        needs_lease: bool,
+    ) -> Keeper {
+        let lease = Lease::new(needs_lease || state.is_under_lease());
+        let keeper = Keeper { shared, nodes, state, lease, file };
+        keeper.publish();
+        keeper
+    }
+
+    /// Works until nobody can ask any more.
+    pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
+        while let Some(order) = orders.recv().await {
+            let reply = self.obey(&order);
+            if let Some(mailbox) = self.shared.mailboxes.get(order.worker) {
+                mailbox.post(Letter::Give { session: order.session, sequence: order.sequence, reply });
+            }
+        }
+    }
+
+    fn obey(&mut self, order: &Order) -> Vec<u8> {
+        let mut reply = Vec::new();
+        let mut writer = Writer::new(&mut reply, Protocol::Resp2);
+        match &order.message {
+            Message::SetDb(_)
+            | Message::SetPeer(_)
+            | Message::SetRepl(_)
+            | Message::SetConf(_)
+            | Message::ClearDb => match self.accept(&order.message) {
+                Ok(()) => writer.ok(),
+                Err(text) => writer.error(&text),
+            },
+            Message::Lease(grant) => match self.grant(grant, order.received) {
+                Ok(()) => writer.ok(),
+                Err(text) => writer.error(&text),
+            },
+            Message::Releasing(told) => match self.state.releasing(told) {
+                Ok(_) => writer.error("ERR this proxy does not move slots"),
+                Err(refusal) => writer.error(&refusal.to_string()),
+            },
+            Message::Import(import) => match self.state.importing(import) {
+                Ok(_) => writer.error("ERR this proxy does not move slots"),
+                Err(refusal) => writer.error(&refusal.to_string()),
+            },
+            Message::ListDb => {
+                let names = self.state.databases();
+                writer.array(names.len());
+                names.iter().for_each(|name| writer.bulk(name.as_str()));
+            }
+            Message::Moves => writer.array(0),
+            Message::Epoch => {
+                let state = &self.state;
+                let epochs = [
+                    ("SETDB", state.own().epoch),
+                    ("SETPEER", state.peers().epoch),
+                    ("SETREPL", state.roles().epoch),
+                    ("SETCONF", state.conf().epoch),
+                ];
+                writer.array(epochs.len() * 2);
+                for (name, epoch) in epochs {
+                    writer.bulk(name);
+                    writer.integer(i64::try_from(epoch.0).unwrap_or(i64::MAX));
+                }
+            }
+            Message::Info => writer.bulk(self.about(order.received)),
+        }
+        reply
+    }
+
+    /// Obeys a message, durably, or says why not.
+    fn accept(&mut self, message: &Message) -> Result<(), String> {
+        self.nodes_are_ready(message)?;
+        match self.state.accept(message).map_err(|refusal| refusal.to_string())? {
+            Verdict::Known => Ok(()),
+            Verdict::Obey(next) => self.change(*next),
+        }
+    }
+
+    /// A node that is not ready must not be given slots.
+    fn nodes_are_ready(&self, message: &Message) -> Result<(), String> {
+        let Message::SetDb(told) = message else { return Ok(()) };
+        for entry in &told.entries {
+            if let NodeState::NotReady { why } = self.nodes.state(&entry.address) {
+                return Err(format!("TRYAGAIN node {} not ready: {why}", entry.address));
+            }
+        }
+        Ok(())
+    }
+
+    /// A new state: written down first, then in force.
+    fn change(&mut self, next: ProxyState) -> Result<(), String> {
+        if let Some(file) = &self.file
+            && let Err(error) = file.save(&next)
+        {
+            error!(%error, path = %file.path().display(), "cannot write the proxy's state");
+            return Err(format!("ERR cannot write down the message: {error}"));
+        }
+        self.state = next;
+        self.publish();
+        info!(own = %self.state.own().epoch, peers = %self.state.peers().epoch, "the routing table has changed");
+        Ok(())
+    }
+
+    fn grant(&mut self, grant: &crate::nmctl::LeaseGrant, received: Instant) -> Result<(), String> {
+        if !self.state.is_under_lease() {
+            self.change(self.state.under_lease())?;
+        }
+        self.lease.grant(grant, received);
+        self.publish_lease();
+        Ok(())
+    }
+
+    /// Shows the state to the workers.
+    fn publish(&self) {
+        let me: &Address = &self.shared.address;
+        let routing = Routing::of(&self.state, me, |_| None);
+        self.shared.routing.store(Arc::new(routing));
+        self.publish_lease();
+    }
+
+    fn publish_lease(&self) {
+        self.shared.set_serving(self.lease.serving(Instant::now()));
+        self.shared.mailboxes.iter().for_each(super::mailbox::Mailbox::wake);
+    }
+
+    /// For people.
+    fn about(&self, now: Instant) -> String {
+        let mut text =
+            format!("address:{}\r\nserving:{:?}\r\n", self.shared.address, self.lease.serving(now));
+        for (name, left) in self.lease.coordinators(now) {
+            text.push_str(&format!("coordinator:{name} lease_ms={}\r\n", left.as_millis()));
+        }
+        for (name, told) in [("SETDB", self.state.own()), ("SETPEER", self.state.peers())] {
+            for entry in &told.entries {
+                let (db, address) = (&entry.db, &entry.address);
+                text.push_str(&format!("{name}:{db} {address} {:?} epoch={}\r\n", entry.claim, told.epoch));
+            }
+        }
+        text
+    }
+}

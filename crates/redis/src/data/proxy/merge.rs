@@ -1,0 +1,173 @@
+//! What is the one reply to a command that several nodes have answered?
+
+use crate::data::resp::{Form, Protocol, View, Writer};
+
+/// How the replies become one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Merge {
+    /// Numbers are added: `DEL`, `EXISTS`, `DBSIZE`.
+    Sum,
+    /// All say the same: `+OK` of `MSET`, the digest of `SCRIPT LOAD`. The first stands for all.
+    Same,
+    /// Arrays are put one behind the other: `KEYS`.
+    Concat,
+    /// Arrays are put together by position: the n-th value of the client's command is the next of part `n`.
+    Pick(Vec<u32>),
+    /// Arrays of 0 and 1, position by position: 1 where all say 1 (`SCRIPT EXISTS`).
+    Every,
+    /// Arrays of pairs, the numbers of equal names added (`PUBSUB NUMSUB`).
+    SumPairs,
+    /// Arrays put together without repetition (`PUBSUB CHANNELS`).
+    Union,
+    /// Any that is not null: `RANDOMKEY`. The number chooses where to begin.
+    AnyOf(u32),
+    /// The smallest number: `WAIT`.
+    Least,
+    /// The first that is no error: every part had the same chance (`SCRIPT KILL`).
+    FirstGood,
+}
+
+/// One reply from all of them, in the order of the parts. An error of any part is the answer.
+pub(super) fn merge(how: &Merge, parts: &[Vec<u8>], protocol: Protocol) -> Vec<u8> {
+    let good = |part: &&Vec<u8>| {
+        part.first().and_then(|first| Form::of(*first)).is_some_and(|form| !form.is_error())
+    };
+    if let Merge::FirstGood = how {
+        return parts.iter().find(good).or(parts.first()).cloned().unwrap_or_default();
+    }
+    if let Some(error) = parts.iter().find(|part| !good(part)) {
+        return error.clone();
+    }
+    let mut reply = Vec::new();
+    let mut writer = Writer::new(&mut reply, protocol);
+    match how {
+        Merge::Sum => writer.integer(integers(parts).sum()),
+        Merge::Least => writer.integer(integers(parts).min().unwrap_or(0)),
+        Merge::Same | Merge::FirstGood => writer.raw(parts.first().map_or(&[], |part| part)),
+        Merge::Concat => {
+            let all: Vec<&[u8]> = parts.iter().flat_map(|part| children(part)).collect();
+            array(&mut writer, &all);
+        }
+        Merge::Pick(owners) => {
+            let mut queues: Vec<_> = parts.iter().map(|part| children(part)).collect();
+            let next =
+                |owner: &u32| queues.get_mut(*owner as usize).and_then(Iterator::next).unwrap_or(b"$-1\r\n");
+            let all: Vec<&[u8]> = owners.iter().map(next).collect();
+            array(&mut writer, &all);
+        }
+        Merge::Every => every(&mut writer, parts),
+        Merge::SumPairs => sum_pairs(&mut writer, parts),
+        Merge::Union => {
+            let mut all: Vec<&[u8]> = parts.iter().flat_map(|part| children(part)).collect();
+            all.sort_unstable();
+            all.dedup();
+            array(&mut writer, &all);
+        }
+        Merge::AnyOf(begin) => any_of(&mut writer, parts, *begin as usize),
+    }
+    reply
+}
+
+fn integers(parts: &[Vec<u8>]) -> impl Iterator<Item = i64> {
+    parts.iter().filter_map(|part| View::of(part)?.integer())
+}
+
+/// The frames inside an array or set.
+fn children(part: &[u8]) -> impl Iterator<Item = &[u8]> {
+    View::of(part).and_then(View::sequence).into_iter().flatten()
+}
+
+fn array(writer: &mut Writer<'_, Vec<u8>>, frames: &[&[u8]]) {
+    writer.array(frames.len());
+    frames.iter().for_each(|frame| writer.raw(frame));
+}
+
+fn every(writer: &mut Writer<'_, Vec<u8>>, parts: &[Vec<u8>]) {
+    let mut all: Vec<i64> = Vec::new();
+    for part in parts {
+        for (place, one) in children(part).filter_map(|child| View::of(child)?.integer()).enumerate() {
+            match all.get_mut(place) {
+                Some(known) => *known = (*known).min(one),
+                None => all.push(one),
+            }
+        }
+    }
+    writer.array(all.len());
+    all.into_iter().for_each(|one| writer.integer(one));
+}
+
+fn sum_pairs(writer: &mut Writer<'_, Vec<u8>>, parts: &[Vec<u8>]) {
+    let mut all: Vec<(&[u8], i64)> = Vec::new();
+    for part in parts {
+        let mut frames = children(part);
+        let mut place = 0;
+        while let (Some(name), Some(count)) = (frames.next(), frames.next()) {
+            let count = View::of(count).and_then(View::integer).unwrap_or(0);
+            match all.get_mut(place) {
+                Some(known) => known.1 += count,
+                None => all.push((name, count)),
+            }
+            place += 1;
+        }
+    }
+    writer.array(all.len() * 2);
+    for (name, count) in all {
+        writer.raw(name);
+        writer.integer(count);
+    }
+}
+
+fn any_of(writer: &mut Writer<'_, Vec<u8>>, parts: &[Vec<u8>], begin: usize) {
+    let full = |part: &&Vec<u8>| View::of(part).is_some_and(|view| view != View::Null);
+    let begin = begin % parts.len().max(1);
+    match parts[begin..].iter().chain(&parts[..begin]).find(full) {
+        Some(part) => writer.raw(part),
+        None => writer.null(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn merged(how: Merge, parts: &[&str]) -> String {
+        let parts: Vec<_> = parts.iter().map(|part| part.as_bytes().to_vec()).collect();
+        String::from_utf8(merge(&how, &parts, Protocol::Resp2)).unwrap()
+    }
+
+    #[test]
+    fn several_replies_become_one() {
+        let table = [
+            (Merge::Sum, vec![":1\r\n", ":41\r\n"], ":42\r\n"),
+            (Merge::Least, vec![":3\r\n", ":1\r\n"], ":1\r\n"),
+            (Merge::Same, vec!["+OK\r\n", "+OK\r\n"], "+OK\r\n"),
+            (Merge::Concat, vec!["*1\r\n$1\r\na\r\n", "*0\r\n"], "*1\r\n$1\r\na\r\n"),
+            (
+                Merge::Pick(vec![1, 0, 1]),
+                vec!["*1\r\n$1\r\na\r\n", "*2\r\n$1\r\nb\r\n$-1\r\n"],
+                "*3\r\n$1\r\nb\r\n$1\r\na\r\n$-1\r\n",
+            ),
+            (Merge::Every, vec!["*2\r\n:1\r\n:1\r\n", "*2\r\n:0\r\n:1\r\n"], "*2\r\n:0\r\n:1\r\n"),
+            (
+                Merge::SumPairs,
+                vec!["*2\r\n$1\r\nc\r\n:1\r\n", "*2\r\n$1\r\nc\r\n:2\r\n"],
+                "*2\r\n$1\r\nc\r\n:3\r\n",
+            ),
+            (Merge::Union, vec!["*1\r\n$1\r\na\r\n", "*1\r\n$1\r\na\r\n"], "*1\r\n$1\r\na\r\n"),
+            (Merge::AnyOf(1), vec!["$1\r\na\r\n", "$-1\r\n"], "$1\r\na\r\n"),
+            (Merge::AnyOf(0), vec!["$-1\r\n", "$-1\r\n"], "$-1\r\n"),
+            (Merge::FirstGood, vec!["-NOTBUSY x\r\n", "+OK\r\n"], "+OK\r\n"),
+        ];
+        for (how, parts, expected) in table {
+            assert_eq!(merged(how.clone(), &parts), expected, "{how:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_any_part_is_the_answer() {
+        for how in [Merge::Sum, Merge::Same, Merge::Concat, Merge::Pick(vec![0, 1]), Merge::AnyOf(0)] {
+            assert_eq!(merged(how, &[":1\r\n", "-OOM no\r\n"]), "-OOM no\r\n");
+        }
+        assert_eq!(merged(Merge::FirstGood, &["-A\r\n", "-B\r\n"]), "-A\r\n");
+    }
+}

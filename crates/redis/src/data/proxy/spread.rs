@@ -1,0 +1,314 @@
+//! How are commands served that concern more than one node? In parts, whose replies become one.
+
+use crate::data::command::{Command, Merge as Merging};
+use crate::data::gate::Admission;
+use crate::data::resp::{Request, View, decimal, write_request};
+use crate::data::state::Place;
+use crate::slots::Slot;
+
+use super::cursor::Cursor;
+use super::dispatch::{CROSS_SLOT, unless_drained};
+use super::gathering::Part;
+use super::link::Remote;
+use super::merge::Merge;
+use super::route::{Hold, Route};
+use super::session::{Session, Standing};
+use super::waiter::{Pass, Waiter, Wrote};
+use super::worker::{Taken, Worker};
+
+impl Worker {
+    /// `MGET`, `DEL` and the like: in one piece if one place has all keys, else in parts if the database allows it.
+    pub(super) fn split(
+        &mut self,
+        session: &mut Session,
+        command: &'static Command,
+        request: Request<'_>,
+        how: Merging,
+    ) -> Taken {
+        let slot = match self.slot_of(command, request) {
+            Ok(Some(slot)) => return self.send_split(session, command, request, &[(slot, Vec::new())], how),
+            Ok(None) => return self.any_node(session, request),
+            Err(_) => self.database(session).map(|database| database.settings().split),
+        };
+        if slot != Some(true) {
+            return self.object(session, CROSS_SLOT);
+        }
+        let groups = self.by_place(session, command, request, how);
+        self.send_split(session, command, request, &groups, how)
+    }
+
+    /// The keys, by the place that has them: a slot that stands for the place, and the positions of its arguments.
+    fn by_place(
+        &self,
+        session: &Session,
+        command: &'static Command,
+        request: Request<'_>,
+        how: Merging,
+    ) -> Vec<(Slot, Vec<usize>)> {
+        let Some(database) = self.database(session) else { return Vec::new() };
+        // MSET: every key is followed by its value.
+        let with_value = how == Merging::AllOk;
+        let mut groups: Vec<(usize, Slot, Vec<usize>)> = Vec::new();
+        for key in command.keys(request).unwrap_or_default() {
+            let slot = Slot::of(request.argument(key.index()));
+            let place = database.place_index(slot);
+            let group = match groups.iter().position(|(known, ..)| *known == place) {
+                Some(group) => group,
+                None => {
+                    groups.push((place, slot, Vec::new()));
+                    groups.len() - 1
+                }
+            };
+            groups[group].2.push(key.index());
+            if with_value {
+                groups[group].2.push(key.index() + 1);
+            }
+        }
+        groups.into_iter().map(|(_, slot, keys)| (slot, keys)).collect()
+    }
+
+    fn send_split(
+        &mut self,
+        session: &mut Session,
+        command: &'static Command,
+        request: Request<'_>,
+        groups: &[(Slot, Vec<usize>)],
+        how: Merging,
+    ) -> Taken {
+        if let [(slot, _)] = groups {
+            return self.send_keyed(session, command, request, *slot);
+        }
+        let mut parts = Vec::with_capacity(groups.len());
+        for (slot, arguments) in groups {
+            let mut words = vec![request.argument(0)];
+            words.extend(arguments.iter().map(|index| request.argument(*index)));
+            let mut bytes = Vec::new();
+            write_request(&mut bytes, &words);
+            let (link, pass) = match self.route(session, *slot, command.reads_only()) {
+                Ok(Route::Node { link, ticket }) => {
+                    let keys = || words[1..].iter().map(|key| bytes::Bytes::copy_from_slice(key)).collect();
+                    let wrote = if command.writes() { Wrote::Keys(keys()) } else { Wrote::Nothing };
+                    (link, ticket.map(|ticket| Pass::new(ticket, wrote)))
+                }
+                Ok(Route::Peer { link }) => (link, None),
+                Err(taken) => {
+                    // Nothing was sent: the parts that have a way give it up.
+                    for part in parts {
+                        let Part { pass, .. } = part;
+                        pass.into_iter().for_each(|pass| pass.unsent());
+                    }
+                    return taken;
+                }
+            };
+            parts.push(Part { link: Ok(link), request: bytes, pass });
+        }
+        let merge = match how {
+            Merging::Values => Merge::Pick(owners(groups)),
+            Merging::Sum => Merge::Sum,
+            Merging::AllOk | Merging::Concatenation | Merging::Any | Merging::Every | Merging::Scan => {
+                Merge::Same
+            }
+        };
+        let sequence = session.replies.owe(session.wants_reply());
+        self.gather(session.key, sequence, session.protocol, merge, parts);
+        Taken::Yes
+    }
+
+    /// A command for every node: of this host, and of the others too where this proxy answers for all.
+    pub(super) fn all_nodes(
+        &mut self,
+        session: &mut Session,
+        command: &'static Command,
+        request: Request<'_>,
+        how: Merge,
+    ) -> Taken {
+        let beyond = self.database(session).is_some_and(|database| database.is_single());
+        let remotes = self.everywhere(session, beyond);
+        if remotes.is_empty() {
+            return self.hold(session, Hold::Unserved);
+        }
+        let how = match how {
+            Merge::FirstGood if command.name() == "randomkey" => Merge::AnyOf(rand::random()),
+            how => how,
+        };
+        let passes = match self.admit_everywhere(session, command) {
+            Ok(passes) => passes,
+            Err(taken) => return taken,
+        };
+        self.ask_all(session, &remotes, request.bytes(), how, passes);
+        Taken::Yes
+    }
+
+    /// Sends the same to several; `passes` are finished when the first of them has answered.
+    pub(super) fn ask_all(
+        &mut self,
+        session: &mut Session,
+        remotes: &[Remote],
+        request: &[u8],
+        how: Merge,
+        mut passes: Vec<Pass>,
+    ) {
+        let mut parts = Vec::with_capacity(remotes.len());
+        for remote in remotes {
+            let link =
+                self.pipeline(remote, session.protocol).map_err(|down| format!("-{}\r\n", down.error()));
+            parts.push(Part {
+                link,
+                request: request.to_vec(),
+                pass: Pass::all(std::mem::take(&mut passes)),
+            });
+        }
+        let sequence = session.replies.owe(session.wants_reply());
+        self.gather(session.key, sequence, session.protocol, how, parts);
+    }
+
+    /// Every gate of the database must let a command pass that may write anywhere.
+    fn admit_everywhere(
+        &mut self,
+        session: &mut Session,
+        command: &'static Command,
+    ) -> Result<Vec<Pass>, Taken> {
+        let Standing::Uses(index, _) = session.standing else { return Ok(Vec::new()) };
+        let database = std::sync::Arc::clone(&self.databases[index].database);
+        let owns = |place: &Place| matches!(place, Place::Own { .. });
+        if !self.serving.allows(self.now) && database.places().iter().any(owns) {
+            return Err(self.hold(session, Hold::NoLease));
+        }
+        let mut passes = Vec::new();
+        for place in database.places() {
+            let Place::Own { gate: Some(gate), .. } = place else { continue };
+            let wrote = if command.writes() { Wrote::Anything } else { Wrote::Nothing };
+            match gate.admit() {
+                Admission::Open => {}
+                Admission::Pass(ticket) => passes.push(*Pass::new(ticket, wrote)),
+                Admission::Hold | Admission::Released | Admission::Gone => {
+                    passes.into_iter().for_each(Pass::unsent);
+                    return Err(self.hold(session, Hold::Moving));
+                }
+            }
+        }
+        Ok(passes)
+    }
+
+    /// A command without keys, for whichever node.
+    pub(super) fn any_node(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        let beyond = self.database(session).is_some_and(|database| database.is_single());
+        let Some(remote) = self.everywhere(session, beyond).into_iter().next() else {
+            return self.hold(session, Hold::Unserved);
+        };
+        if !self.serving.allows(self.now) {
+            return self.hold(session, Hold::NoLease);
+        }
+        match self.pipeline(&remote, session.protocol) {
+            Ok(link) => self.send_client(session, link, request.bytes(), None),
+            Err(down) => {
+                return self.object(session, &down.error());
+            }
+        }
+        Taken::Yes
+    }
+
+    /// `SCAN`: one place after the other; which one is part of the cursor.
+    pub(super) fn scan(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        let number = decimal(request.argument(1)).and_then(|number| u64::try_from(number).ok());
+        let Some(cursor) = number.map(Cursor::of) else {
+            return self.object(session, "ERR invalid cursor");
+        };
+        let beyond = self.database(session).is_some_and(|database| database.is_single());
+        let remotes = self.everywhere(session, beyond);
+        if remotes.is_empty() || !self.serving.allows(self.now) {
+            return self.hold(session, Hold::Unserved);
+        }
+        let Some(remote) = remotes.get(cursor.place as usize) else {
+            // A node has gone since: what it had is somewhere else, and this scan cannot find out.
+            session.answer(|writer| {
+                writer.array(2);
+                writer.bulk("0");
+                writer.array(0);
+            });
+            return Taken::Yes;
+        };
+        let inner = cursor.inner.to_string();
+        let mut words: Vec<&[u8]> = request.from(0).collect();
+        words[1] = inner.as_bytes();
+        let mut bytes = Vec::new();
+        write_request(&mut bytes, &words);
+        match self.pipeline(remote, session.protocol) {
+            Ok(link) => {
+                let sequence = session.replies.owe(session.wants_reply());
+                let (place, places) = (cursor.place, remotes.len() as u32);
+                self.send(link, &bytes, Waiter::Scan { session: session.key, sequence, place, places });
+                Taken::Yes
+            }
+            Err(down) => self.object(session, &down.error()),
+        }
+    }
+
+    /// `WAIT`: the node waits for what was written before the last command of the same connection, so each gets a
+    /// connection of its own, and something to wait behind.
+    pub(super) fn wait(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        if let Err(taken) = unless_drained(session) {
+            return taken;
+        }
+        let beyond = self.database(session).is_some_and(|database| database.is_single());
+        let remotes = self.everywhere(session, beyond);
+        if remotes.is_empty() {
+            return self.hold(session, Hold::Unserved);
+        }
+        let mut parts = Vec::new();
+        for remote in &remotes {
+            let link = self.lend(remote, session.protocol).map_err(|no| format!("-{}\r\n", no.error()));
+            if let Ok(link) = link {
+                session.borrowed.push(link);
+                self.send(link, b"*1\r\n$4\r\nPING\r\n", Waiter::Nobody);
+            }
+            parts.push(Part { link, request: request.bytes().to_vec(), pass: None });
+        }
+        let sequence = session.replies.owe(session.wants_reply());
+        self.gather(session.key, sequence, session.protocol, Merge::Least, parts);
+        Taken::Yes
+    }
+}
+
+/// For each key of the client, in his order, the part that has it.
+fn owners(groups: &[(Slot, Vec<usize>)]) -> Vec<u32> {
+    let mut owners: Vec<(usize, u32)> = Vec::new();
+    for (part, (_, arguments)) in groups.iter().enumerate() {
+        owners.extend(arguments.iter().map(|argument| (*argument, part as u32)));
+    }
+    owners.sort_unstable();
+    owners.into_iter().map(|(_, part)| part).collect()
+}
+
+/// A node's answer to `SCAN`, with a cursor that leads to the next place when this one is done.
+pub(super) fn scanned(reply: &[u8], place: u32, places: u32) -> Vec<u8> {
+    let rewritten = || {
+        let mut parts = View::of(reply)?.sequence()?;
+        let inner =
+            View::of(parts.next()?)?.bytes().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok())?;
+        let keys = parts.next()?;
+        let next = Cursor::next(place, places, inner)?.to_string();
+        Some([format!("*2\r\n${}\r\n{next}\r\n", next.len()).as_bytes(), keys].concat())
+    };
+    // An error stays what it is.
+    rewritten().unwrap_or_else(|| reply.to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_come_back_in_the_clients_order() {
+        let (a, b) = (Slot::of(b"a"), Slot::of(b"b"));
+        assert_eq!(owners(&[(a, vec![1, 4]), (b, vec![2, 3])]), [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_scan_leads_to_the_next_place() {
+        let reply = b"*2\r\n$1\r\n0\r\n*1\r\n$1\r\nk\r\n";
+        assert_eq!(scanned(reply, 0, 2), b"*2\r\n$1\r\n1\r\n*1\r\n$1\r\nk\r\n");
+        assert_eq!(scanned(reply, 1, 2), reply);
+        assert_eq!(scanned(b"-ERR x\r\n", 0, 2), b"-ERR x\r\n");
+    }
+}
