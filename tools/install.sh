@@ -12,6 +12,8 @@ set -euo pipefail
 
 # Asked by Debian's maintainer scripts before they start a service. The variable is for this script's own test.
 policy_rc_d=${CAPSTAN_POLICY_RC_D:-/usr/sbin/policy-rc.d}
+# What installs the clients of the tests; the variable is for this script's own test.
+clients_sh=${CAPSTAN_CLIENTS_SH:-$(dirname "$0")/clients.sh}
 missing=()
 
 say() { echo "install: $*"; }
@@ -58,6 +60,19 @@ needs_of_test() {
     need etcd etcd-server
     need etcdctl etcd-client
     need redis-cli redis-tools
+    need python3 python3
+    # Without it there are no environments of their own for Python programs.
+    python3 -c 'import ensurepip' 2>/dev/null || want "Python's ensurepip" python3-venv
+    need node nodejs
+    need npm npm
+}
+
+# Beyond packages: what the tests take from elsewhere, and keep below the target directory.
+prepare() {
+    case $1 in
+        test | bench) "$clients_sh" ;;
+        build | up) ;;
+    esac
 }
 
 needs_of_bench() {
@@ -114,6 +129,7 @@ case $purpose in
     *) usage ;;
 esac
 if [[ ${#missing[@]} == 0 ]]; then
+    prepare "$purpose"
     say "everything for '$purpose' is here"
     exit 0
 fi
@@ -121,4 +137,5 @@ install_missing
 missing=()
 "needs_of_$purpose"
 [[ ${#missing[@]} == 0 ]] || die "still missing after the installation: ${missing[*]}"
+prepare "$purpose"
 say "everything for '$purpose' is here now"

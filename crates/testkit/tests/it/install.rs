@@ -11,8 +11,20 @@ use capstan_testkit::process::on_path;
 /// What the script itself runs on.
 const BASICS: [&str; 9] = ["bash", "chmod", "dirname", "env", "id", "rm", "sed", "tee", "touch"];
 /// What it looks for, beside what the tests take away.
-const TOOLS: [&str; 9] =
-    ["cargo", "cc", "make", "protoc", "git", "etcd", "etcdctl", "redis-server", "redis-cli"];
+const TOOLS: [&str; 12] = [
+    "cargo",
+    "cc",
+    "make",
+    "protoc",
+    "git",
+    "etcd",
+    "etcdctl",
+    "redis-server",
+    "redis-cli",
+    "python3",
+    "node",
+    "npm",
+];
 
 const APT_GET: &str = r#"#!/usr/bin/env bash
 echo "apt-get $*" >> "$WORLD/asked"
@@ -21,6 +33,8 @@ echo "apt-get $*" >> "$WORLD/asked"
 [[ -n ${USELESS-} ]] && exit 0
 for program in etcd redis-server; do touch "$WORLD/bin/$program"; chmod 755 "$WORLD/bin/$program"; done
 "#;
+/// Writes down that the clients of the tests were asked for.
+const CLIENTS: &str = "#!/usr/bin/env bash\necho clients >> \"$WORLD/prepared\"\n";
 const SYSTEMCTL: &str = "#!/usr/bin/env bash\necho \"systemctl $*\" >> \"$WORLD/asked\"\n";
 const SUDO: &str = "#!/usr/bin/env bash\nexec \"$@\"\n";
 
@@ -39,7 +53,7 @@ impl World {
         for tool in TOOLS.iter().filter(|tool| !absent.contains(tool)) {
             world.program(tool, "");
         }
-        for (name, text) in [("apt-get", APT_GET), ("systemctl", SYSTEMCTL), ("sudo", SUDO)] {
+        for (name, text) in [("apt-get", APT_GET), ("systemctl", SYSTEMCTL), ("sudo", SUDO), ("clients", CLIENTS)] {
             if !absent.contains(&name) {
                 world.program(name, text);
             }
@@ -60,6 +74,7 @@ impl World {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/install.sh");
         let mut command = Command::new(self.bin("bash"));
         command.env_clear().env("PATH", self.dir.join("bin")).env("WORLD", self.dir.path());
+        command.env("CAPSTAN_CLIENTS_SH", self.bin("clients"));
         command.env("CAPSTAN_POLICY_RC_D", self.policy()).arg(script).args(arguments);
         if self.dir.join("useless").exists() {
             command.env("USELESS", "1");
@@ -109,6 +124,15 @@ fn each_purpose_needs_only_its_own() {
     assert_eq!(world.asked(), "");
     assert!(world.install(&["up"]).status.success());
     assert!(world.asked().contains("redis-server\n") && !world.asked().contains("etcd-server"));
+}
+
+#[test]
+fn clients_are_prepared_for_tests_only() {
+    let world = World::without(&[]);
+    assert!(world.install(&["up"]).status.success());
+    assert!(!world.dir.join("prepared").exists());
+    assert!(world.install(&["test"]).status.success());
+    assert!(world.dir.join("prepared").exists());
 }
 
 #[test]
