@@ -242,7 +242,7 @@ impl Cache {
         opened.map_err(|e: io::Error| disk(&path, &e))
     }
 
-    /// Removes everything but these files.
+    /// Removes everything but these files. Nobody else may be fetching into this cache.
     pub fn retain(&self, kept: &BTreeSet<Digest>) -> io::Result<usize> {
         let mut removed = 0;
         for entry in std::fs::read_dir(self.dir.join("sha256"))? {
@@ -254,6 +254,10 @@ impl Cache {
             }
         }
         sync_dir(&self.dir.join("sha256"))?;
+        // What was begun and not completed belongs to releases that are over.
+        for entry in std::fs::read_dir(self.dir.join("partial"))? {
+            std::fs::remove_file(entry?.path())?;
+        }
         Ok(removed)
     }
 }

@@ -21,13 +21,7 @@ pub async fn check_source(
     cache: &Path,
 ) -> Result<Manifest, StepError> {
     let cache = Cache::open(cache).map_err(|e| StepError::Host(format!("{}: {e}", cache.display())))?;
-    let manifest =
-        read(source, version, ReleaseFile::Manifest, MAX_MANIFEST_BYTES).await.map_err(unavailable)?;
-    let signatures = match read(source, version, ReleaseFile::Signatures, MAX_SIGNATURE_BYTES).await {
-        Ok(signatures) => Some(signatures),
-        Err(SourceError::NotFound { .. }) => None,
-        Err(e) => return Err(unavailable(e)),
-    };
+    let (manifest, signatures) = fetch_signed(source, version).await.map_err(unavailable)?;
     let refused = |e: Refusal| StepError::Refused(e.to_string());
     let manifest = trust.open(&manifest, signatures.as_deref()).map_err(refused)?;
     if manifest.version.as_str() != version.as_str() {
@@ -45,11 +39,15 @@ pub async fn check_source(
     Ok(manifest)
 }
 
-pub(super) async fn read(
+/// A manifest and its signatures; who signed and whether it is worth anything is not looked at.
+pub(super) async fn fetch_signed(
     source: &dyn Source,
     version: &Version,
-    file: ReleaseFile,
-    most: usize,
-) -> Result<Vec<u8>, SourceError> {
-    source.open(version, &file, 0).await?.read(most).await
+) -> Result<(Vec<u8>, Option<Vec<u8>>), SourceError> {
+    let manifest = source.open(version, &ReleaseFile::Manifest, 0).await?.read(MAX_MANIFEST_BYTES).await?;
+    match source.open(version, &ReleaseFile::Signatures, 0).await {
+        Ok(signatures) => Ok((manifest, Some(signatures.read(MAX_SIGNATURE_BYTES).await?))),
+        Err(SourceError::NotFound { .. }) => Ok((manifest, None)),
+        Err(e) => Err(e),
+    }
 }

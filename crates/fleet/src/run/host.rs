@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::check::read;
+use super::check::fetch_signed;
 use super::images::{self, StageError, Stager};
 use super::packages;
 use super::state::{ReleaseStore, Releases};
@@ -21,8 +21,7 @@ use crate::artifact::oci::Layout;
 use crate::artifact::{Cache, FetchError, digest_of};
 use crate::journal::{self, Event, Journal, JournalError};
 use crate::release::{
-    ArtifactName, HostFacts, MAX_MANIFEST_BYTES, MAX_SIGNATURE_BYTES, MAX_TRUST_BYTES, Manifest, Refusal,
-    ReleaseFile, Source, SourceError, Tag, Trust, Version,
+    ArtifactName, HostFacts, MAX_TRUST_BYTES, Manifest, Refusal, Source, SourceError, Tag, Trust, Version,
 };
 
 /// Tags of one image that a host keeps beside those of its current and kept release.
@@ -146,27 +145,37 @@ impl Host {
         Ok(HostFacts { now: journal::now(), worker_version, current, kept, begun })
     }
 
-    /// The manifest and signatures as the host remembers them, else as the source has them.
-    async fn manifest_bytes(
-        &self,
-        version: &Version,
-        permission: Permission,
-    ) -> Result<(Vec<u8>, Option<Vec<u8>>), StepError> {
-        if let Some((manifest, signatures)) = self.store.manifest(version).map_err(|e| host(&e))? {
-            return Ok((manifest, Some(signatures)));
+    /// A release whose signatures are good: as the host remembers it, else, to go forward, as the source has it (its
+    /// signatures may be newer than the remembered ones). To go back the host needs nobody.
+    async fn signed(&self, version: &Version, permission: Permission) -> Result<Signed, StepError> {
+        let trust = self.trust()?;
+        let remembered = self.store.manifest(version).map_err(|e| host(&e))?;
+        let opened = remembered.map(|(bytes, signatures)| Signed::open(&trust, bytes, Some(signatures)));
+        match (opened, permission) {
+            (Some(Ok(signed)), _) => Ok(signed),
+            (Some(Err(refusal)), Permission::RollBack) => Err(refused(&refusal)),
+            (None, Permission::RollBack) => {
+                let kept = self.releases()?.kept;
+                Err(refused(&Refusal::NotKept { offered: version.clone(), kept }))
+            }
+            (Some(Err(_)) | None, Permission::Upgrade) => {
+                let (bytes, signatures) =
+                    fetch_signed(&*self.source(), version).await.map_err(unavailable)?;
+                Signed::open(&trust, bytes, signatures).map_err(|e| refused(&e))
+            }
         }
-        if permission == Permission::RollBack {
-            let kept = self.releases()?.kept;
-            return Err(refused(&Refusal::NotKept { offered: version.clone(), kept }));
+    }
+
+    /// What programs of other requests printed; one request's is bounded by its steps.
+    fn remove_old_output(&self, generation: Generation) -> io::Result<()> {
+        let ours = format!("{generation}-");
+        for entry in std::fs::read_dir(self.config.state.join("output"))? {
+            let entry = entry?;
+            if !entry.file_name().to_string_lossy().starts_with(&ours) {
+                std::fs::remove_file(entry.path())?;
+            }
         }
-        let source = self.source();
-        let manifest = read(&*source, version, ReleaseFile::Manifest, MAX_MANIFEST_BYTES).await;
-        let manifest = manifest.map_err(unavailable)?;
-        match read(&*source, version, ReleaseFile::Signatures, MAX_SIGNATURE_BYTES).await {
-            Ok(signatures) => Ok((manifest, Some(signatures))),
-            Err(SourceError::NotFound { .. }) => Ok((manifest, None)),
-            Err(e) => Err(unavailable(e)),
-        }
+        Ok(())
     }
 
     fn collect_garbage(&self, manifest: &Manifest, releases: &Releases) -> Result<(), StepError> {
@@ -194,6 +203,20 @@ impl Host {
     }
 }
 
+/// A manifest whose signatures are good, and the bytes of both.
+struct Signed {
+    manifest: Manifest,
+    bytes: Vec<u8>,
+    signatures: Vec<u8>,
+}
+
+impl Signed {
+    fn open(trust: &Trust, bytes: Vec<u8>, signatures: Option<Vec<u8>>) -> Result<Signed, Refusal> {
+        let manifest = trust.open(&bytes, signatures.as_deref())?;
+        Ok(Signed { manifest, bytes, signatures: signatures.unwrap_or_default() })
+    }
+}
+
 #[async_trait]
 impl Runner for Host {
     async fn current(&self) -> Result<Option<Version>, StepError> {
@@ -201,13 +224,11 @@ impl Runner for Host {
     }
 
     async fn release(&self, version: &Version, permission: Permission) -> Result<Arc<Manifest>, StepError> {
-        let trust = self.trust()?;
-        let (bytes, signatures) = self.manifest_bytes(version, permission).await?;
-        let manifest = trust.open(&bytes, signatures.as_deref()).map_err(|e| refused(&e))?;
-        trust.admit(&manifest, version, permission, &self.facts().await?).map_err(|e| refused(&e))?;
-        let signatures = signatures.unwrap_or_default();
-        self.store.keep_manifest(version, &bytes, &signatures).map_err(|e| host(&e))?;
-        Ok(Arc::new(manifest))
+        let signed = self.signed(version, permission).await?;
+        let facts = self.facts().await?;
+        self.trust()?.admit(&signed.manifest, version, permission, &facts).map_err(|e| refused(&e))?;
+        self.store.keep_manifest(version, &signed.bytes, &signed.signatures).map_err(|e| host(&e))?;
+        Ok(Arc::new(signed.manifest))
     }
 
     async fn stage(&self, manifest: &Manifest, stop: &CancellationToken) -> Result<(), StepError> {
@@ -236,6 +257,7 @@ impl Runner for Host {
         if !journal.entries().iter().any(finished) {
             journal.append(generation, &manifest.version, Event::Finished).map_err(|e| host(&e))?;
         }
+        self.remove_old_output(generation).map_err(|e| host(&e))?;
         self.collect_garbage(manifest, &releases)
     }
 

@@ -11,6 +11,7 @@ use super::packages::{InstallError, Installation};
 use super::process::{self, Ending, Spawn};
 use super::work::{Installed, StepError, StepOutcome, StepWork};
 use super::{orphan, packages};
+use crate::artifact::FetchError;
 use crate::artifact::oci::Descriptor;
 use crate::journal::{Act, Event, Journal, Remaining, Trace, resume};
 use crate::probe::{self, Waited};
@@ -62,7 +63,7 @@ impl<'a> StepRun<'a> {
         let (generation, release) = (self.work.generation, &self.work.manifest.version);
         let remaining = resume(journal.entries(), generation, release, self.work.step, count);
         if let Remaining::From { number, trace } = remaining.map_err(|e| StepError::Refused(e.to_string()))? {
-            self.stage(stop).await?;
+            self.stage_in_time(stop).await?;
             let mut trace = trace;
             for number in number..count {
                 self.act(journal, &acts[number as usize], number, trace, stop).await?;
@@ -84,6 +85,13 @@ impl<'a> StepRun<'a> {
             Action::Command { argv, after_crash } => ActKind::Command(argv, *after_crash),
         };
         self.step.actions.iter().map(act).chain(self.step.health.as_ref().map(ActKind::Health)).collect()
+    }
+
+    /// A source that trickles must not hold the step for ever.
+    async fn stage_in_time(&self, stop: &CancellationToken) -> Result<(), StepError> {
+        let staged = tokio::time::timeout_at(self.deadline, self.stage(stop)).await;
+        let late = || Failure::TimedOut("its artifacts were being fetched".to_owned());
+        staged.unwrap_or_else(|_| Err(self.error(late())))
     }
 
     /// Everything that the step installs is here and verified before its first act.
@@ -217,7 +225,10 @@ impl<'a> StepRun<'a> {
         let stager =
             Stager { source: &*source, cache: &self.host.cache, manifest: &self.work.manifest, stop };
         for image in images {
-            let blobs = stager.image(image).await.map_err(|e| Failure::Failed(e.to_string()))?;
+            let blobs = stager.image(image).await.map_err(|e| match e {
+                images::StageError::Fetch(FetchError::Stopped) => Failure::Stopped,
+                e => Failure::Failed(e.to_string()),
+            })?;
             self.install_image(image, blobs, stop).await?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation is how a test reports")]
 
 mod artifact;
+mod host_journal;
 mod install;
 mod release;
 mod rig;

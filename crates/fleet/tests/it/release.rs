@@ -2,6 +2,6 @@
 
 mod manifest;
 mod publish;
-mod server;
+pub mod server;
 mod source;
 mod version;

@@ -246,3 +246,59 @@ async fn only_one_worker_runs_on_a_host() {
     let second = capstan_fleet::run::Host::open(workshop.config("h1"), workshop.source()).unwrap_err();
     assert!(second.to_string().ends_with("only one may run on a host"), "{second}");
 }
+
+#[tokio::test]
+async fn a_dpkg_that_is_killed_is_repaired_at_once() {
+    let workshop = Workshop::new("killed");
+    let flag = workshop.dir.join("killed-once");
+    let text = format!("test -e {0} || {{ touch {0}; kill -9 $PPID; sleep 1; }}", flag.display());
+    workshop.release_svc("1.0", Deb { scripts: vec![("postinst", text)], ..Deb::default() });
+    let host = workshop.host("h1");
+    update(&host, 1, "1.0", Permission::Upgrade).await.unwrap();
+    assert!(flag.exists());
+    assert_eq!(workshop.packages("h1"), ["svc 1.0 ii"]);
+}
+
+#[tokio::test]
+async fn health_is_asked_over_http() {
+    use crate::release::server::{Fault, Server};
+    let workshop = Workshop::new("http-health");
+    std::fs::write(workshop.dir.join("health"), "fine").unwrap();
+    let server = Server::start(workshop.dir.path(), Fault::Busy(2)).await;
+    let health = format!(
+        "timeout_seconds = 60\nhealth = {{ probe = {{ http = {{ url = \"{}/health\" }} }}, \
+         min_healthy_seconds = 0, deadline_seconds = 30 }}",
+        server.address
+    );
+    workshop.release("1.0", &step("", &health));
+    update(&workshop.host("h1"), 1, "1.0", Permission::Upgrade).await.unwrap();
+    assert_eq!(server.requests().0, 3, "two bad looks and a good one");
+}
+
+#[tokio::test]
+async fn signatures_that_came_later_count() {
+    let workshop = Workshop::new("later");
+    workshop.release_svc("1.0", Deb::default());
+    let host = workshop.host("h1");
+    host.release(&version("1.0"), Permission::Upgrade).await.unwrap();
+    let second = capstan_fleet::release::SecretKey::generate().unwrap();
+    workshop.trust(&capstan_fleet::release::Trust::in_all_of(vec![second.public()]));
+    host.release(&version("1.0"), Permission::Upgrade).await.unwrap_err();
+    capstan_fleet::release::make::sign(&workshop.repository().join("releases/1.0"), &second).unwrap();
+    update(&host, 1, "1.0", Permission::Upgrade).await.unwrap();
+}
+
+#[tokio::test]
+async fn output_and_cache_of_the_past_are_removed() {
+    let workshop = Workshop::new("past");
+    let host = workshop.host("h1");
+    for (generation, to) in (1..).zip(["1.0", "1.1", "1.2"]) {
+        workshop.release_svc(to, Deb::default());
+        update(&host, generation, to, Permission::Upgrade).await.unwrap();
+    }
+    let count = |path: &str| std::fs::read_dir(workshop.dir.join(path)).unwrap().count();
+    assert_eq!(count("h1/state/output"), 1);
+    assert_eq!(count("h1/cache/sha256"), 2, "the current and the kept package");
+    assert_eq!(count("h1/cache/partial"), 0);
+    assert_eq!(count("h1/state/releases"), 2);
+}
