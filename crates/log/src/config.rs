@@ -64,6 +64,12 @@ pub enum Refused {
         /// How many there must be.
         needed: usize,
     },
+    /// It has lost entries, and nobody else has them.
+    #[error(
+        "{0} has lost entries and is the only complete copy; bring another one back, or accept the loss (`capstan log \
+         salvage --accept-loss`)"
+    )]
+    OnlyCopy(HolderId),
     /// A configuration without holders, or that asks for more copies than there are holders.
     #[error("{holders} holders cannot keep {min_copies} copies")]
     Impossible {
@@ -98,6 +104,12 @@ impl LogConfig {
     #[must_use]
     pub fn is_in_sync(&self, holder: &HolderId) -> bool {
         self.in_sync.contains(holder)
+    }
+
+    /// Whether nobody has written anything yet: a primary begins an epoch of its own before it does.
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        self.epoch == LogEpoch(1)
     }
 
     /// Everyone who keeps or builds a copy.
@@ -157,6 +169,20 @@ impl LogConfig {
         if left < needed { Err(Refused::TooFewCopies { left, needed }) } else { Ok(next) }
     }
 
+    /// A holder has lost entries that were acknowledged: it neither leads nor counts until it has everything again. The
+    /// set may fall below `min_copies` by this; then nothing is committed until it has caught up.
+    pub fn distrust(&self, holder: &HolderId) -> Result<LogConfig, Refused> {
+        if !self.is_in_sync(holder) {
+            return Ok(self.clone());
+        }
+        let Some(other) = self.in_sync.iter().find(|other| *other != holder) else {
+            return Err(Refused::OnlyCopy(holder.clone()));
+        };
+        let mut next = if self.primary == *holder { self.elect(other)? } else { self.clone() };
+        next.in_sync.retain(|counted| counted != holder);
+        Ok(next)
+    }
+
     /// Says that a holder is to leave; nothing is taken away yet.
     pub fn mark_leaving(&self, holder: &HolderId) -> Result<LogConfig, Refused> {
         if !self.holders.contains(holder) {
@@ -212,5 +238,16 @@ mod tests {
         assert_eq!(config.shrink(&[id("b")]), Err(Refused::TooFewCopies { left: 1, needed: 2 }));
         assert_eq!(config.grow(&id("z")), Err(Refused::NotAHolder(id("z"))));
         assert!(LogConfig::new(vec![id("a")], 2).is_err());
+    }
+
+    #[test]
+    fn a_copy_that_lost_entries_neither_leads_nor_counts() {
+        let config = three().distrust(&id("a")).unwrap();
+        assert_eq!((config.epoch, &config.primary), (LogEpoch(2), &id("b")));
+        assert_eq!(config.in_sync, [id("b"), id("c")]);
+        assert_eq!(config.distrust(&id("a")).unwrap(), config);
+        let config = config.distrust(&id("c")).unwrap();
+        assert_eq!((config.epoch, config.in_sync.len()), (LogEpoch(2), 1));
+        assert_eq!(config.distrust(&id("b")), Err(Refused::OnlyCopy(id("b"))));
     }
 }

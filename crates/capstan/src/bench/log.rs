@@ -1,13 +1,15 @@
 //! Area `log`: durable appends beside a bare loop of write and sync on the same disk, and beside NATS JetStream.
 
+mod nats;
+mod transport;
+
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use capstan_log::disk::Options;
 use capstan_log::net::AddressBook;
@@ -15,9 +17,7 @@ use capstan_log::{Disk, HolderId, Host, HostOptions, Log, LogName, NoSnapshots, 
 use capstan_meta::Store;
 use capstan_meta::embedded::{self, Embedded};
 use capstan_meta::session::{Session, SessionOptions};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
+use tokio::net::TcpListener;
 
 use super::load::{histogram, load, median, nanos};
 use super::{Row, Scale, progress};
@@ -30,9 +30,13 @@ entry to be committed before it sends the next, on a directory in which 128 MiB 
 Three holders are three hosts in one process, each with its own directory on the same disk, over loopback TCP. Cells run \
 in turn, three times, and medians are shown. Tail latency is the time from sending an append until a reader that waits \
 for it has it, one append at a time, beside the sync of the bare loop with one entry. NATS JetStream is `nats-server` from \
-the PATH with file storage and 64 publishers that wait for their acknowledgment; versions before 2.10 cannot sync before \
-they acknowledge, and the row says so. Sequential reading is from the page cache, checksums verified. Opening is of 1 GiB \
-in 1,000 logs, a tenth of what the limit of 5 and 30 seconds is for, so the limits shown are a tenth as well.";
+the PATH with file storage and 64 publishers, each with a connection of its own over loopback and waiting for its \
+acknowledgment; ours are in the process that keeps the log, as the services on top of it are. Versions before 2.10 cannot \
+sync before they acknowledge, and the row says so: what it acknowledges can be lost with the power. The replication stream \
+is bare bytes over loopback, each frame answered with 8 bytes and at most 16 on their way: frames with a length in front on \
+a TCP connection, as hosts talk to each other, beside a bidirectional call of tonic with windows of 4 MiB. Sequential \
+reading is from the page cache, checksums verified. Opening is of 1 GiB in 1,000 logs, a tenth of what the limit of 5 and \
+30 seconds is for, so the limits shown are a tenth as well.";
 
 const ENTRY: usize = 1024;
 const APPENDERS: usize = 64;
@@ -67,7 +71,8 @@ pub(crate) async fn rows(scale: Scale, dir: &Path) -> Result<Vec<Row>> {
     let work = WorkDir::below(dir)?;
     let mut rows = append_rows(size, &work.0).await?;
     rows.push(tail_row(size, &work.0).await?);
-    rows.extend(nats_row(size, &work.0).await?);
+    rows.extend(nats::row(size, &work.0).await?);
+    rows.extend(transport::rows(size).await?);
     rows.extend(directory_rows(size, &work.0).await?);
     Ok(rows)
 }
@@ -221,8 +226,9 @@ async fn append_rate(dir: &Path, holders: usize, logs: usize, time: Duration) ->
     warm(&cluster.logs[0]).await?;
     let handles = Arc::new(cluster.logs.clone());
     let appended = load(APPENDERS, time, move |client, number| {
-        let log = handles[(client + number as usize * APPENDERS) % handles.len()].clone();
+        let handles = Arc::clone(&handles);
         async move {
+            let log = &handles[(client + number as usize * APPENDERS) % handles.len()];
             log.append(vec![entry()]).await?;
             Ok(())
         }
@@ -260,131 +266,6 @@ async fn tail_row(size: Size, dir: &Path) -> Result<Row> {
     cluster.stop().await?;
     let ours = times.value_at_quantile(0.99) as f64 / 1e6;
     Ok(Row::new("Tail latency, append to reader, p99", ours, "sync of the bare loop, p99", bare.p99_ms, "ms"))
-}
-
-/// NATS JetStream beside us, or nothing and a word about what is missing.
-async fn nats_row(size: Size, dir: &Path) -> Result<Option<Row>> {
-    let Ok(version) = std::process::Command::new("nats-server").arg("--version").output() else {
-        progress("no NATS JetStream: nats-server is not in the PATH (Debian: apt-get install nats-server)");
-        return Ok(None);
-    };
-    let version = String::from_utf8_lossy(&version.stdout).trim().replace("nats-server: v", "");
-    progress(&format!("NATS JetStream {version}"));
-    let syncs = supports_sync(&version);
-    let mut nats = Nats::start(dir, syncs).await?;
-    let theirs = nats.publish_rate(size.cell).await;
-    nats.child.kill().await?;
-    let ours = append_rate(&dir.join("beside-nats"), 1, 1, size.cell).await?;
-    let promise = if syncs { "synced before acknowledged" } else { "acknowledged before synced" };
-    let peer = format!("NATS JetStream {version}, {promise}");
-    Ok(Some(Row::new("Appends acknowledged, 64 publishers", ours, &peer, theirs?, "entries/s")))
-}
-
-/// `sync_interval: always` came with 2.10.
-fn supports_sync(version: &str) -> bool {
-    let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
-    (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default()) >= (2, 10)
-}
-
-struct Nats {
-    child: tokio::process::Child,
-    port: u16,
-}
-
-impl Nats {
-    async fn start(dir: &Path, syncs: bool) -> Result<Nats> {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let store = dir.join("nats");
-        let sync = if syncs { "sync_interval: always" } else { "" };
-        let config = format!(
-            "listen: \"127.0.0.1:{port}\"\njetstream {{ store_dir: \"{}\"\n max_file: 8GB\n {sync} }}\n",
-            store.display()
-        );
-        let path = dir.join("nats.conf");
-        std::fs::write(&path, config)?;
-        let mut command = tokio::process::Command::new("nats-server");
-        command.arg("-c").arg(&path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.kill_on_drop(true).spawn().context("cannot start nats-server")?;
-        let nats = Nats { child, port };
-        let begin = Instant::now();
-        while nats.create_stream().await.is_err() {
-            if begin.elapsed() > Duration::from_secs(20) {
-                bail!("nats-server does not take a stream");
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        Ok(nats)
-    }
-
-    async fn create_stream(&self) -> Result<()> {
-        let stream = r#"{"name":"bench","subjects":["bench.x"],"storage":"file","num_replicas":1}"#;
-        let mut connection = Publisher::dial(self.port, "_INBOX.setup").await?;
-        let answer = connection.request("$JS.API.STREAM.CREATE.bench", stream.as_bytes()).await?;
-        if answer.contains("\"error\"") { bail!("{answer}") } else { Ok(()) }
-    }
-
-    async fn publish_rate(&self, time: Duration) -> Result<f64> {
-        let mut publishers = Vec::new();
-        for number in 0..APPENDERS {
-            let inbox = format!("_INBOX.p{number}");
-            publishers.push(Arc::new(Mutex::new(Publisher::dial(self.port, &inbox).await?)));
-        }
-        let publishers = Arc::new(publishers);
-        let published = load(APPENDERS, time, move |client, _| {
-            let publisher = Arc::clone(&publishers[client]);
-            async move {
-                let answer = publisher.lock().await.request("bench.x", &entry()).await?;
-                if answer.contains("\"seq\"") { Ok(()) } else { bail!("{answer}") }
-            }
-        });
-        Ok(published.await?.rate)
-    }
-}
-
-/// One connection to NATS that publishes and waits for the acknowledgment, in NATS's own text protocol.
-struct Publisher {
-    stream: BufReader<TcpStream>,
-    inbox: String,
-}
-
-impl Publisher {
-    async fn dial(port: u16, inbox: &str) -> Result<Publisher> {
-        let stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        stream.set_nodelay(true)?;
-        let mut publisher = Publisher { stream: BufReader::new(stream), inbox: inbox.to_owned() };
-        publisher.line().await?;
-        let hello = format!("CONNECT {{\"verbose\":false,\"pedantic\":false}}\r\nSUB {inbox} 1\r\n");
-        publisher.stream.write_all(hello.as_bytes()).await?;
-        Ok(publisher)
-    }
-
-    async fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        if self.stream.read_line(&mut line).await? == 0 {
-            bail!("nats-server closed the connection");
-        }
-        Ok(line)
-    }
-
-    async fn request(&mut self, subject: &str, payload: &[u8]) -> Result<String> {
-        let mut message = format!("PUB {subject} {} {}\r\n", self.inbox, payload.len()).into_bytes();
-        message.extend_from_slice(payload);
-        message.extend_from_slice(b"\r\n");
-        self.stream.write_all(&message).await?;
-        loop {
-            let line = self.line().await?;
-            if line.starts_with("PING") {
-                self.stream.write_all(b"PONG\r\n").await?;
-            } else if line.starts_with("MSG") {
-                let length: usize = line.split_whitespace().last().unwrap_or_default().parse()?;
-                let mut body = vec![0; length + 2];
-                self.stream.read_exact(&mut body).await?;
-                return Ok(String::from_utf8_lossy(&body).into_owned());
-            } else if line.starts_with("-ERR") {
-                bail!("{line}");
-            }
-        }
-    }
 }
 
 /// Reading back and opening a directory with many logs.
@@ -457,15 +338,20 @@ fn read_all(disk: &Disk) -> Result<usize> {
     Ok(bytes)
 }
 
-/// A copy of the directory of a running process is what kill -9 leaves behind.
+/// A copy of the directory of a running process is what kill -9 leaves behind; the checkpoint first, because what it
+/// speaks of is in the other files by then.
 fn copy_dir(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to)?;
+    let checkpoint = from.join("checkpoint");
+    if checkpoint.exists() {
+        std::fs::copy(checkpoint, to.join("checkpoint"))?;
+    }
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let target = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {
             copy_dir(&entry.path(), &target)?;
-        } else {
+        } else if !target.exists() {
             std::fs::copy(entry.path(), target)?;
         }
     }

@@ -1,10 +1,13 @@
-//! `capstan log`: what a directory of logs holds, and whether it is whole. Offline: nothing is changed.
+//! `capstan log`: what a directory of logs holds, whether it is whole, and what can be saved of it. Offline: no process
+//! may have it open.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use capstan_log::Disk;
 use capstan_log::disk::inspect::{Depth, DirReport, LogReport, SegmentReport, inspect};
+use capstan_log::disk::{Loss, Lost, Options};
 
 /// Look into a directory of logs that no process has open.
 #[derive(Debug, clap::Args)]
@@ -15,15 +18,23 @@ pub(crate) struct LogArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum LogCommand {
-    /// Print every log and its segments
+    /// Print every log and its segments; changes nothing
     Inspect {
         /// The directory that holds `checkpoint`, `journal` and `segments`
         dir: PathBuf,
     },
-    /// Check every checksum; fails if anything is damaged
+    /// Check every checksum; fails if anything is damaged, changes nothing
     Verify {
         /// The directory that holds `checkpoint`, `journal` and `segments`
         dir: PathBuf,
+    },
+    /// Make a directory with a damaged journal one that can be opened, with what comes before the damage
+    Salvage {
+        /// The directory that holds `checkpoint`, `journal` and `segments`
+        dir: PathBuf,
+        /// There is no other holder to learn from: what is gone is gone
+        #[arg(long)]
+        accept_loss: bool,
     },
 }
 
@@ -31,39 +42,80 @@ enum LogCommand {
 pub(crate) fn run(args: LogArgs, out: &mut dyn Write) -> Result<()> {
     match args.command {
         LogCommand::Inspect { dir } => print(&inspect(&dir, Depth::Outline)?, out),
-        LogCommand::Verify { dir } => {
-            let report = inspect(&dir, Depth::EveryEntry)?;
-            print(&report, out)?;
-            if report.is_whole() {
-                writeln!(out, "whole: every checksum is right")?;
-                return Ok(());
-            }
-            bail!(
-                "{} is damaged\nEntries of replicated logs are repaired from another holder when they are read; \
-                 a damaged journal means that this copy has to be removed and learned anew.",
-                dir.display()
-            )
+        LogCommand::Verify { dir } => verify(&dir, out),
+        LogCommand::Salvage { dir, accept_loss } => {
+            let loss = if accept_loss { Loss::Accept } else { Loss::LearnAnew };
+            salvage(&dir, loss, out)
         }
     }
+}
+
+fn verify(dir: &Path, out: &mut dyn Write) -> Result<()> {
+    let report = inspect(dir, Depth::EveryEntry)?;
+    print(&report, out)?;
+    if report.is_whole() {
+        let checked: u64 = segments(&report).filter_map(|segment| segment.entries).sum();
+        let groups = report.journal.groups;
+        writeln!(
+            out,
+            "whole: every checksum of {checked} entries and {groups} groups of the journal is right"
+        )?;
+        return Ok(());
+    }
+    let mut advice = format!("{} is damaged", dir.display());
+    if segments(&report).any(|segment| segment.damage.is_some()) {
+        advice += "\nDamaged entries are written over with those of another holder when they are read.";
+    }
+    if report.journal.lost.is_some() {
+        advice += "\nA host does not start with such a journal. If other holders have these logs, run \
+                   `capstan log salvage` and start the host: it learns from them what it lacks.";
+    }
+    bail!(advice)
+}
+
+fn segments(report: &DirReport) -> impl Iterator<Item = &SegmentReport> {
+    report.logs.iter().flat_map(|log| &log.segments)
+}
+
+fn salvage(dir: &Path, loss: Loss, out: &mut dyn Write) -> Result<()> {
+    let recovery = Disk::salvage(dir, Options::default(), loss)?;
+    let Some(Lost { group, behind, last, .. }) = recovery.replayed.lost else {
+        writeln!(out, "nothing is lost: the journal has no hole, and a host can start with this directory")?;
+        return Ok(());
+    };
+    writeln!(out, "kept: everything before group {group} of the journal")?;
+    writeln!(out, "dropped: group {group}, which is damaged, and {behind} groups behind it, up to {last}")?;
+    match loss {
+        Loss::LearnAnew => writeln!(
+            out,
+            "next: start the host; each of its logs leaves the in-sync set, learns what it lacks and comes back"
+        )?,
+        Loss::Accept => writeln!(out, "next: start the host; what was dropped is lost")?,
+    }
+    Ok(())
 }
 
 fn print(report: &DirReport, out: &mut dyn Write) -> Result<()> {
     for log in &report.logs {
         print_log(log, out)?;
     }
+    let bytes: u64 = segments(report).map(|segment| segment.bytes).sum();
+    let files = segments(report).count();
+    writeln!(out, "in all: {} logs, {files} segments, {bytes} bytes", report.logs.len())?;
     let journal = &report.journal;
-    writeln!(
-        out,
-        "journal: {} groups, {} bytes and {} logs to replay at the next start",
-        journal.groups,
-        journal.bytes,
-        report.pending.len()
-    )?;
-    if let Some(torn) = &journal.torn {
-        writeln!(out, "torn tail, never acknowledged, cut at the next start: {torn}")?;
+    match journal.groups {
+        0 => writeln!(out, "journal: nothing to replay at the next start")?,
+        groups => writeln!(
+            out,
+            "journal: {groups} groups, {} bytes, changes of {} logs to replay at the next start",
+            journal.bytes, report.changed
+        )?,
     }
-    if let Some(damage) = &report.damage {
-        writeln!(out, "DAMAGED: {damage}")?;
+    if let Some(torn) = &journal.torn {
+        writeln!(out, "torn tail: {torn}; it was never acknowledged and is cut at the next start")?;
+    }
+    if let Some(lost) = &journal.lost {
+        writeln!(out, "DAMAGED: {lost}")?;
     }
     Ok(())
 }
@@ -72,13 +124,22 @@ fn print_log(log: &LogReport, out: &mut dyn Write) -> Result<()> {
     let epochs: Vec<String> =
         log.history.epochs().iter().map(|(epoch, first)| format!("{epoch} from {first}")).collect();
     let epochs = if epochs.is_empty() { "none".to_owned() } else { epochs.join(", ") };
-    writeln!(out, "{}: offsets {} to {}, epochs {epochs}", log.name, log.start, log.history.end())?;
-    log.segments.iter().try_for_each(|segment| print_segment(segment, out))
+    let end = log.history.end();
+    writeln!(out, "{}: offsets {} to {end}, epochs {epochs}", log.name, log.start)?;
+    if log.incomplete {
+        writeln!(out, "  INCOMPLETE: salvaged; newer entries are learned from another holder")?;
+    }
+    log.segments.iter().try_for_each(|segment| print_segment(segment, out))?;
+    if log.filled < end {
+        writeln!(out, "  journal: offsets {} to {end}", log.filled)?;
+    }
+    Ok(())
 }
 
 fn print_segment(segment: &SegmentReport, out: &mut dyn Write) -> Result<()> {
-    let entries = segment.entries.map(|count| format!(", {count} entries checked")).unwrap_or_default();
-    let damage = segment.damage.as_ref().map(|what| format!(", DAMAGED: {what}")).unwrap_or_default();
-    writeln!(out, "  {} from {}, {} bytes{entries}{damage}", segment.file, segment.base, segment.bytes)?;
+    let SegmentReport { file, base, end, bytes, entries, damage } = segment;
+    let entries = entries.map(|count| format!(", {count} entries checked")).unwrap_or_default();
+    let damage = damage.as_ref().map(|what| format!(", DAMAGED: {what}")).unwrap_or_default();
+    writeln!(out, "  {file}: offsets {base} to {end}, {bytes} bytes{entries}{damage}")?;
     Ok(())
 }

@@ -10,6 +10,7 @@ mod exits;
 mod fleet_release;
 mod golden;
 mod help;
+mod log;
 mod meta;
 mod reference;
 mod tls;

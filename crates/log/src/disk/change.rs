@@ -10,6 +10,7 @@ const TRUNCATE: u8 = 3;
 const CREATE: u8 = 4;
 const RESET: u8 = 5;
 const REMOVE: u8 = 6;
+const TRUST: u8 = 7;
 /// Kind, log, length of what follows.
 const HEADER: usize = 13;
 
@@ -28,6 +29,8 @@ pub enum Change<'a> {
     Reset(History),
     /// The log is gone.
     Remove,
+    /// What may be missing at the end does not count any more: the metadata says that others are complete.
+    Trust,
 }
 
 /// Adds a change that carries bytes written by `body`.
@@ -68,6 +71,7 @@ impl Change<'_> {
                 }
             }),
             Change::Remove => put(out, log, REMOVE, |_| {}),
+            Change::Trust => put(out, log, TRUST, |_| {}),
         }
     }
 }
@@ -110,6 +114,7 @@ fn decode(kind: u8, body: &[u8]) -> Option<Change<'_>> {
             ))
         }
         REMOVE => Change::Remove,
+        TRUST => Change::Trust,
         _ => return None,
     })
 }

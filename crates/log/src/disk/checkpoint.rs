@@ -30,6 +30,9 @@ pub struct Checkpoint {
     pub next_log: u64,
     /// Every log.
     pub logs: Vec<SavedLog>,
+    /// The directory was salvaged: logs that were made behind the hole are not in it any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub salvaged: bool,
 }
 
 /// What a log's files durably hold.
@@ -47,6 +50,9 @@ pub struct SavedLog {
     pub bytes: u64,
     /// Every epoch and the end.
     pub history: History,
+    /// Entries that were acknowledged may be missing at the end: the journal was damaged and salvaged.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
 }
 
 impl Checkpoint {
@@ -54,13 +60,13 @@ impl Checkpoint {
     #[must_use]
     pub fn empty() -> Checkpoint {
         let key = RandomState::new().hash_one(LAYOUT) as u32;
-        Checkpoint { layout: LAYOUT, key, next_group: 1, next_log: 1, logs: Vec::new() }
+        Checkpoint { layout: LAYOUT, key, next_group: 1, next_log: 1, logs: Vec::new(), salvaged: false }
     }
 
     /// Of these logs, before this group.
     #[must_use]
     pub fn of(key: u32, next_group: u64, next_log: u64, logs: Vec<SavedLog>) -> Checkpoint {
-        Checkpoint { layout: LAYOUT, key, next_group, next_log, logs }
+        Checkpoint { layout: LAYOUT, key, next_group, next_log, logs, salvaged: false }
     }
 
     /// Where it is.

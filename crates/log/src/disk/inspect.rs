@@ -1,27 +1,34 @@
 //! What is in a directory of logs that nobody has open? Read-only, offline: what it holds and whether it is whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::change::changes;
-use super::checkpoint::Checkpoint;
+use bytes::Bytes;
+
+use super::change::{Change, changes};
+use super::checkpoint::{Checkpoint, SavedLog};
 use super::error::{DiskError, DiskResult};
 use super::record::Salt;
 use super::replay::{self, Replayed};
 use super::segment::{self, SEGMENT_HEADER, Segment};
+use super::tail::Chunk;
 use crate::entry::{History, Offset};
 use crate::keys::LogName;
 
-/// A log, as the checkpoint and the files have it.
+/// A log, as it will be when the directory is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogReport {
     /// Names it in the cluster.
     pub name: LogName,
     /// First offset that is still there.
     pub start: Offset,
-    /// Every epoch and the end, as of the last checkpoint.
+    /// Every epoch and the end.
     pub history: History,
-    /// Its files.
+    /// The end of what the segments hold; what follows is in the journal.
+    pub filled: Offset,
+    /// The directory was salvaged, and this copy may lack entries at its end.
+    pub incomplete: bool,
+    /// Its files, as of the last checkpoint.
     pub segments: Vec<SegmentReport>,
 }
 
@@ -32,6 +39,8 @@ pub struct SegmentReport {
     pub file: String,
     /// Its first offset.
     pub base: Offset,
+    /// The offset behind its last one.
+    pub end: Offset,
     /// Its length in bytes.
     pub bytes: u64,
     /// Entries that are whole, if they were checked.
@@ -43,14 +52,12 @@ pub struct SegmentReport {
 /// A whole directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirReport {
-    /// Every log of the checkpoint.
+    /// Every log.
     pub logs: Vec<LogReport>,
     /// What the journal holds beyond the checkpoint: it is replayed at the next opening.
     pub journal: Replayed,
-    /// How many changes of each kind of log (by id) those are.
-    pub pending: BTreeMap<u64, u64>,
-    /// What is wrong with the directory as a whole.
-    pub damage: Option<String>,
+    /// How many logs it changes.
+    pub changed: usize,
 }
 
 impl DirReport {
@@ -58,7 +65,7 @@ impl DirReport {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let segments = self.logs.iter().flat_map(|log| &log.segments);
-        self.damage.is_none() && segments.into_iter().all(|segment| segment.damage.is_none())
+        self.journal.lost.is_none() && segments.into_iter().all(|segment| segment.damage.is_none())
     }
 }
 
@@ -77,87 +84,119 @@ pub fn inspect(dir: &Path, depth: Depth) -> DiskResult<DirReport> {
         let what = "there is no checkpoint: this is no directory of logs".to_owned();
         return Err(DiskError::Corrupt { dir: dir.display().to_string(), what });
     };
-    let mut pending = BTreeMap::new();
-    let replayed =
+    let mut logs: BTreeMap<u64, LogReport> = BTreeMap::new();
+    for saved in &checkpoint.logs {
+        logs.insert(saved.id, report_of(saved, log_segments(&super::segments_dir(dir), saved, depth)?));
+    }
+    let mut changed = BTreeSet::new();
+    let journal =
         replay::replay(&super::journal_dir(dir), checkpoint.key, checkpoint.next_group, |_, content| {
-            for (log, _) in changes(&content).flatten() {
-                *pending.entry(log).or_default() += 1;
+            for (log, change) in changes(&content).flatten() {
+                changed.insert(log);
+                foresee(&mut logs, log, change);
             }
             Ok(())
-        });
-    let (journal, damage) = match replayed {
-        Ok(journal) => (journal, None),
-        Err(DiskError::Corrupt { what, .. }) => (Replayed::default(), Some(what)),
-        Err(error) => return Err(error),
-    };
-    let segments = super::segments_dir(dir);
-    let logs = checkpoint.logs.iter().map(|saved| {
-        Ok(LogReport {
-            name: saved.name.clone(),
-            start: saved.start,
-            history: saved.history.clone(),
-            segments: log_segments(&segments, saved.id, &saved.name, (saved.active, saved.bytes), depth)?,
-        })
-    });
-    Ok(DirReport { logs: logs.collect::<DiskResult<_>>()?, journal, pending, damage })
+        })?;
+    Ok(DirReport { logs: logs.into_values().collect(), journal, changed: changed.len() })
+}
+
+fn report_of(saved: &SavedLog, segments: Vec<SegmentReport>) -> LogReport {
+    LogReport {
+        name: saved.name.clone(),
+        start: saved.start,
+        history: saved.history.clone(),
+        filled: saved.history.end(),
+        incomplete: saved.incomplete,
+        segments,
+    }
+}
+
+/// What a change in the journal will make of the logs.
+fn foresee(logs: &mut BTreeMap<u64, LogReport>, id: u64, change: Change<'_>) {
+    if let Change::Create(name) = change {
+        let (start, filled, history) = (Offset::ZERO, Offset::ZERO, History::default());
+        let log = LogReport { name, start, history, filled, incomplete: false, segments: Vec::new() };
+        logs.insert(id, log);
+        return;
+    }
+    let Some(log) = logs.get_mut(&id) else { return };
+    match change {
+        Change::Append(records) => {
+            let chunk = Chunk::of(Bytes::copy_from_slice(records));
+            let entries = chunk.iter().flat_map(Chunk::entries);
+            entries.for_each(|(_, epoch, _)| log.history.extend(epoch, 1));
+        }
+        Change::Cut(from) => {
+            log.history.cut(from);
+            log.filled = log.filled.min(from);
+        }
+        Change::Truncate(before) => log.start = log.start.max(before.min(log.history.end())),
+        Change::Reset(history) => {
+            (log.start, log.filled) = (history.end(), history.end());
+            log.history = history;
+        }
+        Change::Trust => log.incomplete = false,
+        Change::Remove => drop(logs.remove(&id)),
+        Change::Create(_) => {}
+    }
 }
 
 /// The files of a log. What stands behind the checkpoint is the journal's business, so the last file is checked up to
 /// the checkpoint only.
-fn log_segments(
-    dir: &Path,
-    log: u64,
-    name: &LogName,
-    active: (Offset, u64),
-    depth: Depth,
-) -> DiskResult<Vec<SegmentReport>> {
+fn log_segments(dir: &Path, saved: &SavedLog, depth: Depth) -> DiskResult<Vec<SegmentReport>> {
     let listed = std::fs::read_dir(dir).map_err(|error| DiskError::io(dir, &error))?;
     let names = listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut bases: Vec<Offset> = names
-        .filter_map(|name| segment::parse_name(&name))
-        .filter(|(id, _)| *id == log)
-        .map(|(_, base)| base)
-        .filter(|base| *base <= active.0)
-        .collect();
+    let ours = names.filter_map(|name| segment::parse_name(&name)).filter(|(id, _)| *id == saved.id);
+    let mut bases: Vec<Offset> = ours.map(|(_, base)| base).filter(|base| *base <= saved.active).collect();
+    if saved.bytes > 0 && !bases.contains(&saved.active) {
+        bases.push(saved.active);
+    }
     bases.sort();
-    bases.into_iter().map(|base| one_segment(dir, log, name, base, active, depth)).collect()
+    let ends = bases.iter().skip(1).copied().chain([saved.history.end()]);
+    bases.iter().zip(ends).map(|(base, end)| one_segment(dir, saved, (*base, end), depth)).collect()
 }
 
 fn one_segment(
     dir: &Path,
-    log: u64,
-    name: &LogName,
-    base: Offset,
-    active: (Offset, u64),
+    saved: &SavedLog,
+    (base, end): (Offset, Offset),
     depth: Depth,
 ) -> DiskResult<SegmentReport> {
-    let file = segment::file_name(log, base);
+    let file = segment::file_name(saved.id, base);
     let path = dir.join(&file);
-    let there = std::fs::metadata(&path).map_err(|error| DiskError::io(&path, &error))?.len();
-    let bytes = if base == active.0 { active.1 } else { there };
-    let mut report = SegmentReport { file, base, bytes, entries: None, damage: None };
+    let there = match std::fs::metadata(&path) {
+        Ok(meta) => meta.len(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(DiskError::io(&path, &error)),
+    };
+    let bytes = if base == saved.active { saved.bytes } else { there };
+    let mut report = SegmentReport { file, base, end, bytes, entries: None, damage: None };
     if bytes > there {
-        report.damage = Some(format!("{} bytes are missing", bytes - there));
+        report.damage = Some(format!("{} of {bytes} bytes are missing", bytes - there));
     }
-    if depth == Depth::EveryEntry && bytes > 0 {
-        check_entries(&mut report, dir, log, name)?;
+    if depth == Depth::EveryEntry && there > 0 && bytes > 0 {
+        check_entries(&mut report, dir, saved)?;
     }
     Ok(report)
 }
 
-fn check_entries(report: &mut SegmentReport, dir: &Path, log: u64, name: &LogName) -> DiskResult<()> {
-    let segment = Segment::new(dir, log, report.base, report.bytes);
+fn check_entries(report: &mut SegmentReport, dir: &Path, saved: &SavedLog) -> DiskResult<()> {
+    let segment = Segment::new(dir, saved.id, report.base, report.bytes);
     let file = std::fs::File::open(&segment.path).map_err(|error| DiskError::io(&segment.path, &error))?;
     let mut header = vec![0; SEGMENT_HEADER as usize];
     segment::read_at(&file, &segment.path, &mut header, 0)?;
-    if segment::read_header(&header) != Some((name.to_string(), report.base)) {
+    if segment::read_header(&header) != Some((saved.name.to_string(), report.base)) {
         report.damage = Some("its header is not what was written".to_owned());
     }
-    let behind = segment.locate(&file, Salt::of(name.as_ref()), Offset(u64::MAX))?;
+    let behind = segment.locate(&file, Salt::of(saved.name.as_ref()), Offset(u64::MAX))?;
     report.entries = Some(behind.offset.since(report.base));
     if behind.at < report.bytes {
+        let what =
+            format!("the entry at offset {} (byte {}) is not what was written", behind.offset, behind.at);
+        report.damage = Some(what);
+    } else if behind.offset < report.end {
         report.damage =
-            Some(format!("the entry at offset {} (byte {}) is damaged", behind.offset, behind.at));
+            Some(format!("the entries from offset {} to {} are not there", behind.offset, report.end));
     }
     Ok(())
 }

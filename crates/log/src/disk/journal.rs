@@ -64,7 +64,8 @@ impl Group {
         self.bytes.len() - GROUP_HEADER
     }
 
-    fn seal(&mut self, number: u64, durable: u64, key: u32) {
+    /// Makes it the group with this number, written when that one was durable.
+    pub(super) fn seal(&mut self, number: u64, durable: u64, key: u32) {
         let content = self.len() as u32;
         self.bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         self.bytes[8..16].copy_from_slice(&number.to_le_bytes());

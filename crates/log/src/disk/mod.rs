@@ -39,10 +39,12 @@ use crate::entry::{Entry, History, Offset};
 use crate::keys::LogName;
 pub use error::{DiskError, DiskResult};
 pub use record::MAX_DATA;
+use recovery::Holes;
 pub use recovery::Recovery;
-pub use replay::Replayed;
+pub use replay::{Lost, Replayed};
 pub use writer::Done;
 
+use checkpoint::Checkpoint;
 use draft::Append;
 use files::Files;
 use fill::Pen;
@@ -70,6 +72,15 @@ impl Default for Options {
         const MIB: u64 = 1024 * 1024;
         Options { segment_bytes: 64 * MIB, journal_file_bytes: 16 * MIB, checkpoint_bytes: 64 * MIB }
     }
+}
+
+/// What becomes of logs that lost entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Each leaves its in-sync set and learns from the other holders what it lacks.
+    LearnAnew,
+    /// There is no other holder: what is gone is gone.
+    Accept,
 }
 
 fn segments_dir(dir: &Path) -> PathBuf {
@@ -110,7 +121,7 @@ pub struct DiskLog {
 impl Disk {
     /// Opens a directory, or makes one there. Everything that was durable is in it. Blocking.
     pub fn open(dir: &Path, options: Options) -> DiskResult<Disk> {
-        let opened = recovery::open(dir, &options)?;
+        let opened = recovery::open(dir, &options, Holes::Refuse)?;
         let recovery = opened.recovery.clone();
         if let Some(torn) = &opened.recovery.replayed.torn {
             tracing::warn!(torn, "cut a torn tail off the journal");
@@ -128,6 +139,22 @@ impl Disk {
         }
         let inner = Inner { commands, shelves, files, recovery, threads: Mutex::new(threads) };
         Ok(Disk { inner: Arc::new(inner) })
+    }
+
+    /// Makes a directory with a hole in its journal one that can be opened: keeps what comes before the hole and forgets
+    /// what comes after it. Every log in it may then lack entries that were acknowledged, so its copies take themselves
+    /// out of the in-sync sets before they do anything else, unless the loss is accepted. Blocking.
+    pub fn salvage(dir: &Path, options: Options, loss: Loss) -> DiskResult<Recovery> {
+        if Checkpoint::load(dir)?.is_none() {
+            let what = "there is no checkpoint: this is no directory of logs".to_owned();
+            return Err(DiskError::Corrupt { dir: dir.display().to_string(), what });
+        }
+        let distrust = match loss {
+            Loss::LearnAnew => true,
+            Loss::Accept => false,
+        };
+        let opened = recovery::open(dir, &options, Holes::Salvage { distrust })?;
+        opened.full.map_or(Ok(opened.recovery), Err)
     }
 
     /// What opening found.
@@ -223,6 +250,17 @@ impl DiskLog {
         self.disk.ask(|done| Command::Remove(self.shelf.id, done)).await
     }
 
+    /// Whether entries that were acknowledged may be missing at the end: the directory was salvaged.
+    #[must_use]
+    pub fn is_incomplete(&self) -> bool {
+        self.shelf.is_incomplete()
+    }
+
+    /// What may be missing at the end does not count any more, because the metadata says that others are complete.
+    pub async fn trust(&self) -> DiskResult<()> {
+        self.disk.ask(|done| Command::Trust(self.shelf.id, done)).await
+    }
+
     /// Writes entries from another holder over damaged ones; the first must be the first damaged one.
     pub async fn repair(&self, entries: Vec<Entry>) -> DiskResult<()> {
         self.disk.ask(|done| Command::Repair(self.shelf.id, entries, done)).await
@@ -276,6 +314,7 @@ fn start(
         files: opened.files,
         journal,
         next_log: opened.next_log,
+        salvaged: opened.salvaged,
         unfilled: opened.unfilled,
         tail_bytes: opened.tail_bytes,
         filler: opened.full.map_or(Filler::Idle, |error| Filler::Full(error, std::time::Instant::now())),

@@ -13,7 +13,7 @@ use super::checkpoint::Checkpoint;
 use super::error::{DiskError, DiskResult};
 use super::files::{Files, sync_dir};
 use super::fill::{Fill, Flush, Pen};
-use super::replay::{self, Replayed};
+use super::replay::{self, Lost, Replayed};
 use super::segment::parse_name;
 use super::shelf::Shelf;
 use super::tail::Chunk;
@@ -38,6 +38,7 @@ pub struct Opened {
     pub(super) key: u32,
     pub(super) next_group: u64,
     pub(super) next_log: u64,
+    pub(super) salvaged: bool,
     pub(super) recovery: Recovery,
     /// The rest is of a disk that was too full for what the journal holds; elsewhere nothing is left to do.
     pub(super) full: Option<DiskError>,
@@ -49,8 +50,20 @@ pub struct Opened {
     pub(super) unsynced: BTreeSet<PathBuf>,
 }
 
+/// What to do about a journal with a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holes {
+    /// Entries that were acknowledged are gone: nothing is opened.
+    Refuse,
+    /// Keeps what comes before the hole, and marks every log as lacking something or not.
+    Salvage {
+        /// Whether copies stay marked until another holder has been asked.
+        distrust: bool,
+    },
+}
+
 /// Brings a directory up to date, or makes one.
-pub fn open(dir: &Path, options: &Options) -> DiskResult<Opened> {
+pub fn open(dir: &Path, options: &Options, holes: Holes) -> DiskResult<Opened> {
     let lock = prepare(dir)?;
     let checkpoint = load(dir)?;
     let files = Arc::new(Files::default());
@@ -60,6 +73,7 @@ pub fn open(dir: &Path, options: &Options) -> DiskResult<Opened> {
         shelves: &shelves,
         pen: Pen::new(&files, options.segment_bytes),
         most: options.checkpoint_bytes,
+        salvaged: checkpoint.salvaged,
         unfilled: BTreeSet::new(),
         tail_bytes: 0,
         touched: BTreeSet::new(),
@@ -71,20 +85,33 @@ pub fn open(dir: &Path, options: &Options) -> DiskResult<Opened> {
         next_log = next_log.max(filling.take(number, &content, &files)? + 1);
         Ok(())
     })?;
+    let mut salvaged = checkpoint.salvaged;
+    let corrupt = |lost: &Lost| DiskError::Corrupt { dir: dir.display().to_string(), what: lost.to_string() };
+    let next_group = match (&replayed.lost, holes) {
+        (None, _) => first + replayed.groups,
+        (Some(lost), Holes::Refuse) => return Err(corrupt(lost)),
+        // Numbers are not given twice.
+        (Some(lost), Holes::Salvage { distrust }) => {
+            let all = shelves.read().unwrap_or_else(PoisonError::into_inner);
+            all.values().for_each(|shelf| shelf.distrust(distrust));
+            salvaged |= distrust;
+            lost.last + 1
+        }
+    };
     replay::erase(&replayed.unacknowledged)?;
     filling.fill()?;
     let Filling { unfilled, touched, mut full, .. } = filling;
     let tail_bytes = unfilled.iter().filter_map(|log| find(&shelves, *log).ok());
     let tail_bytes = tail_bytes.map(|shelf| shelf.tail_bytes() as u64).sum();
     let damaged = trim(&shelves, &files)?;
-    let next_group = first + replayed.groups;
     let mut unsynced = touched;
-    if full.is_none() && (replayed.groups > 0 || replayed.torn.is_some()) {
+    let news = replayed.groups > 0 || replayed.torn.is_some() || replayed.lost.is_some();
+    if full.is_none() && news {
         full = settle(
             dir,
             &shelves,
             &mut unsynced,
-            Checkpoint::of(checkpoint.key, next_group, next_log, vec![]),
+            Checkpoint { salvaged, ..Checkpoint::of(checkpoint.key, next_group, next_log, vec![]) },
         )?;
     }
     let needed = if full.is_some() { replayed.files.clone() } else { Vec::new() };
@@ -95,6 +122,7 @@ pub fn open(dir: &Path, options: &Options) -> DiskResult<Opened> {
         key: checkpoint.key,
         next_group,
         next_log,
+        salvaged,
         full,
         needed,
         replayed_bytes: replayed.bytes,
@@ -110,6 +138,8 @@ struct Filling<'a> {
     dir: &'a Path,
     shelves: &'a Shelves,
     pen: Pen,
+    /// A log that is made here may be one that was lost here.
+    salvaged: bool,
     /// Bytes of tails in memory, unless there is no room elsewhere.
     most: u64,
     unfilled: BTreeSet<u64>,
@@ -137,6 +167,9 @@ impl Filling<'_> {
                     find(self.shelves, log).and_then(|shelf| shelf.publish(chunk))
                 }
                 other => apply(log, other, self.dir, self.shelves, files),
+            };
+            if let (Change::Create(_), Ok(shelf)) = (&change, find(self.shelves, log)) {
+                shelf.distrust(self.salvaged);
             };
             match happened {
                 // A log that a later group removes may have lost its place already.

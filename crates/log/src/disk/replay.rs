@@ -23,10 +23,37 @@ pub struct Replayed {
     pub files: Vec<(PathBuf, u64)>,
     /// Where whole groups stand that follow on the unfinished one; nobody was told of them either.
     pub unacknowledged: Vec<(PathBuf, u64)>,
+    /// What was acknowledged and is gone.
+    pub lost: Option<Lost>,
+}
+
+/// A hole in the journal: a group that was durable and cannot be read any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The first group that is gone.
+    pub group: u64,
+    /// Groups behind it that are whole and of no use: what they follow on is not there.
+    pub behind: u64,
+    /// The last of them.
+    pub last: u64,
+    /// The file that says that it was durable.
+    pub witness: PathBuf,
+}
+
+impl std::fmt::Display for Lost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Lost { group, behind, last, witness } = self;
+        let witness = witness.file_name().unwrap_or_default().to_string_lossy();
+        write!(
+            f,
+            "group {group} of the journal was acknowledged and is gone; {behind} whole groups up to {last} follow it in \
+             {witness}"
+        )
+    }
 }
 
 /// Gives every group from this number on to `take`, in order. A group that is not whole is a torn tail, unless a later
-/// one says that it was durable: then acknowledged entries are lost, and that is an error.
+/// one says that it was durable: then acknowledged entries are lost, and the caller has to say what that means.
 pub fn replay(
     dir: &Path,
     key: u32,
@@ -48,24 +75,21 @@ pub fn replay(
             expected += 1;
         }
         if at + 16 <= bytes.len() && u32_at(&bytes, at) == MAGIC && u64_at(&bytes, at + 8) >= expected {
-            replayed.torn = Some(format!("{} at {at}: group {expected} is not whole", path.display()));
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            replayed.torn = Some(format!("group {expected} at byte {at} of {file} is not whole"));
         }
     }
-    for later in find_later(&paths, key, expected)? {
-        if later.durable >= expected {
-            return Err(DiskError::Corrupt {
-                dir: dir.display().to_string(),
-                what: format!(
-                    "group {expected} of the journal is gone, and group {} follows in {}",
-                    later.number,
-                    later.path.display()
-                ),
-            });
-        }
-        replayed.torn =
-            Some(format!("group {expected} is not whole, and group {} was never acknowledged", later.number));
-        replayed.unacknowledged.push((later.path, later.at));
+    let later = find_later(&paths, key, expected)?;
+    let torn = replayed.torn.take();
+    if let Some(witness) = later.iter().find(|later| later.durable >= expected) {
+        let last = later.iter().map(|later| later.number).max().unwrap_or(expected);
+        let (behind, witness) = (later.len() as u64, witness.path.clone());
+        replayed.lost = Some(Lost { group: expected, behind, last, witness });
+        return Ok(replayed);
     }
+    let unacknowledged = later.first().map(|_| format!("group {expected} of the journal is not whole"));
+    replayed.torn = torn.or(unacknowledged);
+    replayed.unacknowledged = later.into_iter().map(|later| (later.path, later.at)).collect();
     Ok(replayed)
 }
 
@@ -152,4 +176,63 @@ fn find_later(paths: &[PathBuf], key: u32, number: u64) -> DiskResult<Vec<Later>
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::journal::Group;
+    use super::*;
+
+    const KEY: u32 = 7;
+
+    /// A journal file with these groups: number, which group was durable then, and whether it arrived whole.
+    fn journal(groups: &[(u64, u64, bool)]) -> capstan_testkit::TempDir {
+        let dir = capstan_testkit::TempDir::new("replay").unwrap();
+        let mut file = Vec::new();
+        for (number, durable, whole) in groups {
+            let mut group = Group::default();
+            group.content().extend_from_slice(&number.to_le_bytes());
+            group.seal(*number, *durable, KEY);
+            let mut bytes = group.freeze().to_vec();
+            bytes[GROUP_HEADER] ^= u8::from(!whole);
+            file.extend_from_slice(&bytes);
+        }
+        std::fs::write(dir.join("00000000.journal"), file).unwrap();
+        dir
+    }
+
+    fn replayed(dir: &Path) -> (Vec<u64>, Replayed) {
+        let mut seen = Vec::new();
+        let replayed = replay(dir, KEY, 5, |number, _| {
+            seen.push(number);
+            Ok(())
+        });
+        (seen, replayed.unwrap())
+    }
+
+    #[test]
+    fn of_two_groups_on_their_way_the_later_one_may_arrive_alone_and_is_forgotten() {
+        let dir = journal(&[(5, 4, true), (6, 5, false), (7, 5, true)]);
+        let (seen, found) = replayed(dir.path());
+        assert_eq!((seen, found.lost, found.unacknowledged.len()), (vec![5], None, 1));
+        assert!(found.torn.is_some());
+        erase(&found.unacknowledged).unwrap();
+        assert!(replayed(dir.path()).1.unacknowledged.is_empty());
+    }
+
+    #[test]
+    fn a_hole_that_a_later_group_calls_durable_is_a_loss() {
+        let dir = journal(&[(5, 4, true), (6, 4, false), (7, 5, true), (8, 6, true)]);
+        let (seen, found) = replayed(dir.path());
+        let lost = found.lost.unwrap();
+        assert_eq!((seen, lost.group, lost.behind, lost.last), (vec![5], 6, 2, 8));
+        assert_eq!(found.torn, None);
+    }
+
+    #[test]
+    fn a_torn_last_group_is_cut() {
+        let dir = journal(&[(4, 3, true), (5, 4, true), (6, 5, false)]);
+        let (seen, found) = replayed(dir.path());
+        assert_eq!((seen, found.lost.is_none(), found.torn.is_some()), (vec![5], true, true));
+    }
 }

@@ -39,6 +39,8 @@ pub(super) struct Content {
     pub(super) tail: Tail,
     /// Where the next append belongs: behind what is durable and what is on its way.
     placed: Offset,
+    /// Entries that were acknowledged may be missing at the end: this copy must not count as complete.
+    incomplete: bool,
     /// The log was removed; whoever still holds the shelf changes nothing any more.
     gone: bool,
 }
@@ -53,6 +55,7 @@ impl Content {
             filled,
             tail: Tail::default(),
             placed: filled,
+            incomplete: false,
             gone: false,
         })
     }
@@ -82,7 +85,17 @@ impl Shelf {
         let mut segments: Vec<Segment> =
             bases.iter().map(|base| Segment::new(dir, saved.id, *base, len_of(base))).collect();
         segments.push(Segment::new(dir, saved.id, saved.active, saved.bytes));
-        let content = Content::new(saved.start, saved.history.clone(), segments);
+        // A file that is shorter than it was lost its end to a change that the journal will repeat, or to damage. What
+        // comes now must not be written behind a hole.
+        if len_of(&saved.active) < saved.bytes {
+            let end = saved.history.end();
+            if end == saved.active {
+                segments.pop();
+            }
+            segments.push(Segment::new(dir, saved.id, end, 0));
+        }
+        let mut content = Content::new(saved.start, saved.history.clone(), segments);
+        content.get_mut().unwrap_or_else(PoisonError::into_inner).incomplete = saved.incomplete;
         let salt = Salt::of(saved.name.as_ref());
         Shelf { id: saved.id, name: saved.name.clone(), salt, dir: dir.to_owned(), content }
     }
@@ -128,7 +141,18 @@ impl Shelf {
             active: active.base,
             bytes: active.len,
             history,
+            incomplete: content.incomplete,
         }
+    }
+
+    /// Whether entries that were acknowledged may be missing at the end.
+    pub fn is_incomplete(&self) -> bool {
+        self.content().incomplete
+    }
+
+    /// Says whether entries that were acknowledged may be missing at the end.
+    pub fn distrust(&self, incomplete: bool) {
+        self.content_mut().incomplete = incomplete;
     }
 
     /// The file that is written to.
@@ -242,16 +266,17 @@ impl Shelf {
     }
 
     /// Makes the last file as long as it counts: what is behind it was never acknowledged. Answers how many bytes were
-    /// missing, which is damage.
+    /// missing there or in the file before, which is damage.
     pub fn trim(&self, files: &Files) -> DiskResult<u64> {
         let content = self.content();
         let active = content.active();
-        let there = std::fs::metadata(&active.path).map_or(0, |meta| meta.len());
-        if there > active.len {
+        let there = |segment: &Segment| std::fs::metadata(&segment.path).map_or(0, |meta| meta.len());
+        if there(active) > active.len {
             let file = files.get(&active.path)?;
             file.set_len(active.len).map_err(|error| DiskError::io(&active.path, &error))?;
         }
-        Ok(active.len.saturating_sub(there))
+        let last = content.segments.iter().rev().take(2);
+        Ok(last.map(|segment| segment.len.saturating_sub(there(segment))).sum())
     }
 
     /// Where each segment begins and how many bytes of it count.

@@ -35,6 +35,8 @@ pub struct Upkeep {
     pub(super) shelves: Shelves,
     pub(super) files: Arc<Files>,
     pub(super) journal: Journal,
+    /// A log that is made here may be one that was lost here.
+    pub(super) salvaged: bool,
     /// The id for the next log.
     pub(super) next_log: u64,
     /// Logs that have a tail which nobody was told to fill.
@@ -250,6 +252,7 @@ impl Upkeep {
         let shelves = self.shelves.read().unwrap_or_else(PoisonError::into_inner);
         let logs = shelves.values().map(|shelf| shelf.saved()).collect();
         let checkpoint = Checkpoint::of(self.key, before, self.next_log, logs);
+        let checkpoint = Checkpoint { salvaged: self.salvaged, ..checkpoint };
         Flush { checkpoint, paths: std::mem::take(&mut self.unsynced) }
     }
 

@@ -40,6 +40,8 @@ pub enum Command {
     Create(LogName, Made),
     /// Delete a log.
     Remove(u64, Done),
+    /// What may be missing at a log's end does not count any more.
+    Trust(u64, Done),
     /// Write entries over damaged ones.
     Repair(u64, Vec<Entry>, Done),
     /// Make everything durable in its place and stop.
@@ -214,6 +216,7 @@ impl Writer {
             Command::Truncate(log, before, done) => done(self.change(log, &Change::Truncate(before))),
             Command::Reset(log, history, done) => done(self.change(log, &Change::Reset(history))),
             Command::Remove(log, done) => done(self.change(log, &Change::Remove)),
+            Command::Trust(log, done) => done(self.change(log, &Change::Trust)),
             Command::Create(name, made) => made(self.create(name)),
             Command::Repair(log, entries, done) => {
                 let shelf = find(&self.upkeep.shelves, log);
@@ -235,7 +238,9 @@ impl Writer {
         let log = self.upkeep.next_log;
         self.upkeep.next_log += 1;
         self.change(log, &Change::Create(name))?;
-        find(&self.upkeep.shelves, log)
+        let shelf = find(&self.upkeep.shelves, log)?;
+        shelf.distrust(self.upkeep.salvaged);
+        Ok(shelf)
     }
 
     /// Into the journal, then into the files; nobody fills those meanwhile.
@@ -288,6 +293,10 @@ pub fn apply(
         Change::Remove => {
             all.remove(&log);
             shelf.remove(files)
+        }
+        Change::Trust => {
+            shelf.distrust(false);
+            Ok(())
         }
         Change::Create(_) => Ok(()),
     }

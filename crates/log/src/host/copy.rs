@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::gauge::{Gauge, Needle, Progress, Standing};
 use super::{Shared, Snapshots};
 use crate::config::LogConfig;
 use crate::disk::{DiskError, DiskLog};
@@ -35,8 +36,9 @@ pub(super) type Reply = oneshot::Sender<Result<(Offset, Offset), LogError>>;
 #[derive(Debug)]
 pub(super) enum Input {
     Append(Vec<Bytes>, Reply),
-    Packet(HolderId, Packet),
-    Configured(LogConfig, Revision),
+    /// Boxed like everything that is rare and large: a queue has a place of full size for every message.
+    Packet(Box<(HolderId, Packet)>),
+    Configured(Box<LogConfig>, Revision),
     Truncate(Offset, oneshot::Sender<Result<(), LogError>>),
     Repair(Offset, oneshot::Sender<()>),
     Status(oneshot::Sender<Status>),
@@ -45,25 +47,10 @@ pub(super) enum Input {
 /// What the disk and the store report back. There are as many as there were effects, and those are bounded by inputs.
 #[derive(Debug)]
 pub(super) enum Notice {
-    Written { life: u64, generation: u64, upto: Offset, outcome: Result<(), DiskError> },
+    Written { life: u64, generation: u64, upto: Offset, outcome: Result<(), Box<DiskError>> },
     NotProposed(Revision),
-    Configured(LogConfig, Revision),
+    Configured(Box<LogConfig>, Revision),
     Repaired(Offset),
-}
-
-/// How readers must treat what is committed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// Only under the lease.
-    Primary,
-    Other,
-}
-
-/// What readers wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Progress {
-    pub(super) committed: Offset,
-    pub(super) standing: Standing,
 }
 
 /// An append that stands in the log and is not committed.
@@ -84,9 +71,7 @@ pub(super) struct Copy {
     pub(super) links: Arc<Links>,
     pub(super) snapshots: Arc<dyn Snapshots>,
     pub(super) notices: mpsc::UnboundedSender<Notice>,
-    pub(super) progress: watch::Sender<Progress>,
-    /// What readers were told last.
-    published: Progress,
+    needle: Needle,
     pub(super) background: JoinSet<()>,
     /// Everything that is not durable yet, and what was written just before: what followers mostly want.
     pub(super) recent: VecDeque<Entry>,
@@ -133,8 +118,7 @@ impl Copy {
             links: Arc::clone(&shared.links),
             snapshots,
             notices,
-            progress: watch::Sender::new(progress),
-            published: progress,
+            needle: Needle::at(progress),
             background: JoinSet::new(),
             recent: VecDeque::new(),
             recent_bytes: 0,
@@ -156,8 +140,8 @@ impl Copy {
         }
     }
 
-    pub(super) fn progress(&self) -> watch::Receiver<Progress> {
-        self.progress.subscribe()
+    pub(super) fn gauge(&self) -> Arc<Gauge> {
+        self.needle.gauge()
     }
 
     /// Works until nobody holds the log any more.
@@ -238,12 +222,7 @@ impl Copy {
 
     pub(super) fn publish(&mut self) {
         let standing = if self.replica.is_primary() { Standing::Primary } else { Standing::Other };
-        let committed = self.published.committed.max(self.replica.committed());
-        let next = Progress { committed, standing };
-        if next != self.published {
-            self.published = next;
-            self.progress.send_replace(next);
-        }
+        self.needle.move_to(self.replica.committed(), standing);
     }
 
     /// The answer to the append with this ticket.
@@ -260,12 +239,12 @@ impl Copy {
         self.append_gathered().await;
         match input {
             Input::Append(..) => {}
-            Input::Packet(from, Packet::Message(message)) => {
-                self.happen(Event::Received(from, message)).await
-            }
-            Input::Packet(from, Packet::Fetch(offset)) => self.lend(&from, offset).await,
-            Input::Packet(_, Packet::Fetched(entries)) => self.borrowed(entries),
-            Input::Configured(config, revision) => self.configured(config, revision).await,
+            Input::Packet(packet) => match *packet {
+                (from, Packet::Message(message)) => self.happen(Event::Received(from, message)).await,
+                (from, Packet::Fetch(offset)) => self.lend(&from, offset).await,
+                (_, Packet::Fetched(entries)) => self.borrowed(entries),
+            },
+            Input::Configured(config, revision) => self.configured(*config, revision).await,
             Input::Truncate(offset, reply) => drop(reply.send(self.truncate(offset).await)),
             Input::Repair(offset, reply) => self.ask_for(offset, reply),
             Input::Status(reply) => drop(reply.send(self.replica.status(self.now()))),
@@ -295,7 +274,7 @@ impl Copy {
     /// Works between two lives too: it is what makes room on a full disk.
     async fn truncate(&mut self, before: Offset) -> Result<(), LogError> {
         if self.ended.is_some() {
-            let committed = self.progress.borrow().committed;
+            let committed = self.needle.shown().committed;
             return Ok(self.disk.truncate(before.min(committed)).await?);
         }
         self.happen(Event::Truncate(before)).await;
@@ -332,12 +311,12 @@ impl Copy {
                 if life == self.life {
                     match outcome {
                         Ok(()) => self.happen(Event::Durable(generation, upto)).await,
-                        Err(error) => self.end_life(error),
+                        Err(error) => self.end_life(*error),
                     }
                 }
             }
             Notice::NotProposed(guard) => self.happen(Event::NotProposed(guard)).await,
-            Notice::Configured(config, revision) => self.configured(config, revision).await,
+            Notice::Configured(config, revision) => self.configured(*config, revision).await,
             Notice::Repaired(offset) => self.repaired(offset),
         }
     }
@@ -370,7 +349,7 @@ impl Copy {
         self.life += 1;
         self.recent.clear();
         self.recent_bytes = 0;
-        let committed = self.progress.borrow().committed;
+        let committed = self.needle.shown().committed;
         let found = Replica::new(self.me.clone(), self.disk.start(), self.disk.history(), self.timing);
         self.replica = found.knowing(committed);
         let state = *self.session.borrow();

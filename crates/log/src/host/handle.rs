@@ -9,7 +9,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::Shared;
-use super::copy::{Input, Progress, Standing};
+use super::copy::Input;
+use super::gauge::{Gauge, Standing};
 use crate::disk::{DiskError, DiskLog, MAX_DATA};
 use crate::entry::{Entry, EntryKind, Offset};
 use crate::error::LogError;
@@ -27,7 +28,7 @@ pub struct Log {
     name: LogName,
     disk: DiskLog,
     inputs: mpsc::Sender<Input>,
-    progress: watch::Receiver<Progress>,
+    gauge: Arc<Gauge>,
     session: watch::Receiver<SessionState>,
     append_within: Duration,
     repair_within: Duration,
@@ -47,12 +48,12 @@ impl Log {
         name: LogName,
         disk: DiskLog,
         inputs: mpsc::Sender<Input>,
-        progress: watch::Receiver<Progress>,
+        gauge: Arc<Gauge>,
         shared: &Arc<Shared>,
     ) -> Log {
         let session = shared.session.clone();
         let (append_within, repair_within) = (shared.options.append_within, shared.options.repair_within);
-        Log { name, disk, inputs, progress, session, append_within, repair_within }
+        Log { name, disk, inputs, gauge, session, append_within, repair_within }
     }
 
     /// Its name.
@@ -94,7 +95,7 @@ impl Log {
 
     /// Up to where entries may be shown now.
     pub fn committed(&self) -> Result<Offset, LogError> {
-        let progress = *self.progress.borrow();
+        let progress = self.gauge.read();
         match progress.standing {
             Standing::Primary if self.session.borrow().lease_at(Instant::now()).is_none() => {
                 Err(LogError::NoLease(self.name.clone()))
@@ -135,7 +136,7 @@ impl Log {
     /// Follows the log from this offset on.
     #[must_use]
     pub fn tail(&self, from: Offset) -> Tail {
-        Tail { log: self.clone(), progress: self.progress.clone(), next: from }
+        Tail { log: self.clone(), next: from }
     }
 
     /// Drops entries before this offset on this host, whole segments at a time; committed ones only.
@@ -165,7 +166,6 @@ fn batch(entries: Vec<Entry>, from: Offset, committed: Offset) -> Batch {
 #[derive(Clone, Debug)]
 pub struct Tail {
     log: Log,
-    progress: watch::Receiver<Progress>,
     next: Offset,
 }
 
@@ -173,9 +173,9 @@ impl Tail {
     /// The next entries, as soon as there are some. Cancel-safe.
     pub async fn next(&mut self, max_bytes: usize) -> Result<Vec<Entry>, LogError> {
         loop {
-            let wanted = self.next;
-            let more = self.progress.wait_for(|progress| progress.committed > wanted).await;
-            more.map_err(|_| self.log.closed())?;
+            if !self.log.gauge.passes(self.next).await {
+                return Err(self.log.closed());
+            }
             let batch = self.log.read(self.next, max_bytes).await?;
             self.next = batch.next;
             if !batch.entries.is_empty() {

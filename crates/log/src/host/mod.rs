@@ -6,6 +6,7 @@
 //! [`Replica`]: crate::replica::Replica
 
 mod copy;
+mod gauge;
 mod handle;
 mod perform;
 
@@ -26,6 +27,7 @@ use crate::entry::Offset;
 use crate::error::LogError;
 use crate::keys::{HolderId, LogKey, LogKeys, LogName};
 use crate::net::{self, AddressBook, Links, Packet, Tls};
+use crate::referee;
 use crate::replica::Timing;
 use copy::{Copy, Input};
 pub use handle::{Batch, Log, Tail};
@@ -146,12 +148,16 @@ impl Host {
             return Ok(opened);
         }
         let disk = shared.disk.log(name).await?;
+        if disk.is_incomplete() {
+            shared.leave_in_sync_set(name).await?;
+            disk.trust().await?;
+        }
         let (inputs, queue) = mpsc::channel(QUEUE);
         let copy = Copy::new(shared, disk.clone(), snapshots, inputs.downgrade());
-        let log = Log::new(name.clone(), disk, inputs.clone(), copy.progress(), shared);
-        let found = crate::referee::read(&shared.store, name).await?;
+        let log = Log::new(name.clone(), disk, inputs.clone(), copy.gauge(), shared);
+        let found = referee::read(&shared.store, name).await?;
         let task = OwnedTask::spawn(copy.run(queue));
-        let config = Input::Configured(found.record, found.mod_revision);
+        let config = Input::Configured(Box::new(found.record), found.mod_revision);
         inputs.send(config).await.map_err(|_| LogError::Closed(name.clone()))?;
         let mut open = shared.open.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = open.entry(name.clone()).or_insert(Opened { inputs, log, _task: task });
@@ -181,6 +187,16 @@ impl Host {
 }
 
 impl Shared {
+    /// A copy that lost entries does this before anything else, and for good: from then on it is one that lags.
+    async fn leave_in_sync_set(&self, name: &LogName) -> Result<(), LogError> {
+        if referee::read(&self.store, name).await?.record.is_untouched() {
+            return Ok(());
+        }
+        referee::change(&self.store, name, |config| config.distrust(&self.options.me)).await?;
+        tracing::warn!(log = %name, "copy has lost entries, left the in-sync set and learns them anew");
+        Ok(())
+    }
+
     fn opened(&self, name: &LogName) -> Option<Log> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.get(name).map(|opened| opened.log.clone())
@@ -201,7 +217,10 @@ async fn follow_configs(shared: Arc<Shared>, view: View) {
             let Some(key) = LogKey::parse(&kv.key_text()) else { continue };
             let Some(inputs) = shared.inputs(&key.log) else { continue };
             match capstan_meta::record::Stored::decode::<LogKey>(kv) {
-                Ok(stored) => drop(inputs.send(Input::Configured(stored.record, stored.mod_revision)).await),
+                Ok(stored) => {
+                    let config = Box::new(stored.record);
+                    inputs.send(Input::Configured(config, stored.mod_revision)).await.ok();
+                }
                 Err(bad) => tracing::error!(log = %key.log, %bad, "configuration of log cannot be read"),
             }
         }
@@ -215,7 +234,7 @@ struct Postman(Arc<Shared>);
 impl net::Deliver for Postman {
     async fn deliver(&self, from: &HolderId, log: LogName, packet: Packet) {
         if let Some(inputs) = self.0.inputs(&log) {
-            inputs.send(Input::Packet(from.clone(), packet)).await.ok();
+            inputs.send(Input::Packet(Box::new((from.clone(), packet)))).await.ok();
         }
     }
 }

@@ -103,6 +103,7 @@ impl Copy {
         self.writing += 1;
         let (life, notices) = (self.life, self.notices.clone());
         Box::new(move |outcome| {
+            let outcome = outcome.map_err(Box::new);
             notices.send(Notice::Written { life, generation, upto, outcome }).ok();
         })
     }
@@ -174,10 +175,10 @@ impl Copy {
         self.background.spawn(async move {
             let notice = loop {
                 match referee::propose(&store, &name, guard, &config).await {
-                    Outcome::Made(revision) => break Notice::Configured(config, revision),
+                    Outcome::Made(revision) => break Notice::Configured(Box::new(config), revision),
                     Outcome::Stale => match referee::read(&store, &name).await {
                         Ok(found) if found.mod_revision != guard => {
-                            break Notice::Configured(found.record, found.mod_revision);
+                            break Notice::Configured(Box::new(found.record), found.mod_revision);
                         }
                         Ok(_) | Err(_) => tokio::time::sleep(ASK_AGAIN).await,
                     },

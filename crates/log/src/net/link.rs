@@ -1,7 +1,8 @@
 //! How does a frame get to another host? Through a link: a queue and a task that keeps a connection open.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +17,9 @@ use crate::keys::HolderId;
 
 /// Frames waiting for one host; what does not fit is lost, and sent again by who missed an answer.
 const QUEUE: usize = 4096;
+/// Bytes waiting for one host: the longest message, and some more. A snapshot that is sent again while it still waits
+/// is lost instead of waiting twice.
+const QUEUE_BYTES: usize = fragment::MAX_MESSAGE + 32 * 1024 * 1024;
 /// Bytes written at once.
 const WRITE: usize = 1024 * 1024;
 /// Pause before a host that could not be reached is dialled again.
@@ -35,6 +39,8 @@ pub(crate) struct Links {
 #[derive(Debug)]
 struct Link {
     queue: mpsc::Sender<Bytes>,
+    /// Bytes in it.
+    waiting: Arc<AtomicUsize>,
     _task: OwnedTask,
 }
 
@@ -53,13 +59,32 @@ impl Links {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let link = links.entry(to.clone()).or_insert_with(|| {
             let (queue, frames) = mpsc::channel(QUEUE);
-            let line =
-                Line { me: self.me.clone(), to: to.clone(), book: self.book.clone(), tls: self.tls.clone() };
-            Link { queue, _task: OwnedTask::spawn(line.keep(frames)) }
+            let waiting = Arc::new(AtomicUsize::new(0));
+            let (me, book, tls) = (self.me.clone(), self.book.clone(), self.tls.clone());
+            let line = Line { me, to: to.clone(), book, tls, waiting: Arc::clone(&waiting) };
+            Link { queue, waiting, _task: OwnedTask::spawn(line.keep(frames)) }
         });
-        if pieces.into_iter().any(|piece| link.queue.try_send(piece).is_err()) {
+        if !link.take(pieces) {
             tracing::debug!(%to, "frame lost: the link is full");
         }
+    }
+}
+
+impl Link {
+    /// Queues all of a frame, as far as there is room.
+    fn take(&self, pieces: Vec<Bytes>) -> bool {
+        let bytes: usize = pieces.iter().map(Bytes::len).sum();
+        if self.waiting.load(Ordering::Relaxed) + bytes > QUEUE_BYTES {
+            return false;
+        }
+        pieces.into_iter().all(|piece| {
+            let bytes = piece.len();
+            let queued = self.queue.try_send(piece).is_ok();
+            if queued {
+                self.waiting.fetch_add(bytes, Ordering::Relaxed);
+            }
+            queued
+        })
     }
 }
 
@@ -71,6 +96,7 @@ struct Line {
     to: HolderId,
     book: AddressBook,
     tls: Option<Tls>,
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Line {
@@ -85,6 +111,10 @@ impl Line {
                 bytes += more.len();
                 batch.push(more);
             }
+            // May be taken off before it was put on: then there is room for a little more than there should be.
+            self.waiting
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |w| Some(w.saturating_sub(bytes)))
+                .ok();
             if stream.is_none() {
                 stream = self.reach().await;
             }

@@ -137,13 +137,13 @@ async fn a_torn_tail_is_cut_and_reported_and_damage_before_it_is_refused() {
 }
 
 /// Damages the group with this number, wherever it is.
-fn flip_group(journal: &Path, number: u64) {
+pub fn flip_group(journal: &Path, number: u64) {
     for path in files(journal) {
         let bytes = std::fs::read(&path).unwrap();
         let is_it =
             |at: &usize| bytes[*at..*at + 4] == *b"CAPJ" && bytes[at + 8..at + 16] == number.to_le_bytes();
         if let Some(at) = (0..bytes.len()).step_by(4096).find(is_it) {
-            return flip(&path, at as u64 + 5_000);
+            return flip(&path, at as u64 + 40);
         }
     }
     panic!("no group {number}");
@@ -198,7 +198,11 @@ async fn retention_frees_segments_and_reads_say_where_the_log_begins() {
     for offset in 0..100 {
         append(&log, vec![entry(1, offset, 500)]).await.unwrap();
     }
+    // A clean stop brings everything into segments.
+    disk.close().await.unwrap();
     let before = files(&dir.join("segments")).len();
+    let disk = Disk::open(dir.path(), SMALL).unwrap();
+    let log = disk.log(&name("orders")).await.unwrap();
     log.truncate(Offset(50)).await.unwrap();
     assert!(files(&dir.join("segments")).len() <= before / 2 + 1);
     assert!(matches!(log.read(Offset(49), 100), Err(DiskError::Truncated { start: Offset(50), .. })));

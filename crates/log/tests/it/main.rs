@@ -5,5 +5,7 @@
 mod disk;
 mod full;
 mod host;
+mod late;
 mod process;
 mod sim;
+mod tls;
