@@ -1,7 +1,9 @@
-//! Do other people's clients work? Their workloads against a cluster.
+//! Do other people's clients work? Their workloads against a cluster of proxies and, in the long form, of Redis itself,
+//! which shows that they ask for nothing that Redis does not give.
 
 mod native;
 mod programs;
+mod proxies;
 mod rust;
 mod tools;
 
@@ -11,6 +13,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use capstan_testkit::seed::soak;
 
 /// A workload takes seconds; a loaded machine needs longer.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -27,7 +30,11 @@ fn list(seeds: &[SocketAddr]) -> String {
 
 /// The clusters that a workload runs against.
 async fn clusters() -> anyhow::Result<Vec<Box<dyn Cluster>>> {
-    Ok(vec![Box::new(native::Native::start(3).await?)])
+    let mut clusters: Vec<Box<dyn Cluster>> = vec![Box::new(proxies::Proxies::start(3).await?)];
+    if soak(false, true) {
+        clusters.push(Box::new(native::Native::start(3).await?));
+    }
+    Ok(clusters)
 }
 
 /// Runs a program to its end; anything but success is an error with everything that it said.

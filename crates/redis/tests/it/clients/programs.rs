@@ -29,52 +29,52 @@ async fn node(script: &str, protocol: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn redis_py_resp2() -> anyhow::Result<()> {
     python("workload.py", "redis", "2").await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn redis_py_resp3() -> anyhow::Result<()> {
     python("workload.py", "redis", "3").await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn redis_py_async_resp2() -> anyhow::Result<()> {
     python("workload_async.py", "redis", "2").await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn redis_py_async_resp3() -> anyhow::Result<()> {
     python("workload_async.py", "redis", "3").await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn valkey_py_resp2() -> anyhow::Result<()> {
     python("workload.py", "valkey", "2").await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn valkey_py_resp3() -> anyhow::Result<()> {
     python("workload.py", "valkey", "3").await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn valkey_py_async_resp3() -> anyhow::Result<()> {
     python("workload_async.py", "valkey", "3").await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn ioredis() -> anyhow::Result<()> {
     node("ioredis.cjs", &[]).await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn node_redis_resp2() -> anyhow::Result<()> {
     node("node-redis.cjs", &["2"]).await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn node_redis_resp3() -> anyhow::Result<()> {
     node("node-redis.cjs", &["3"]).await
 }

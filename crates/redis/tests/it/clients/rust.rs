@@ -17,12 +17,12 @@ async fn connect(seeds: &[SocketAddr], protocol: ProtocolVersion) -> anyhow::Res
     Ok(client.get_async_connection().await?)
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn redis_crate_resp2() -> anyhow::Result<()> {
     workload(ProtocolVersion::RESP2).await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn redis_crate_resp3() -> anyhow::Result<()> {
     workload(ProtocolVersion::RESP3).await
 }

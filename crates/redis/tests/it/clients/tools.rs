@@ -7,7 +7,7 @@ use capstan_testkit::process::on_path;
 
 use super::{clusters, run};
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn redis_cli_follows_redirections() -> anyhow::Result<()> {
     let cli = on_path(Path::new("redis-cli"), Some("redis-tools"))?;
     for cluster in clusters().await? {
@@ -31,7 +31,7 @@ async fn redis_cli_follows_redirections() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn redis_cli_finds_the_cluster_in_order() -> anyhow::Result<()> {
     let cli = on_path(Path::new("redis-cli"), Some("redis-tools"))?;
     for cluster in clusters().await? {
@@ -47,7 +47,7 @@ async fn redis_cli_finds_the_cluster_in_order() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn redis_benchmark_runs_on_the_cluster() -> anyhow::Result<()> {
     let benchmark = on_path(Path::new("redis-benchmark"), Some("redis-tools"))?;
     for cluster in clusters().await? {
