@@ -7,6 +7,8 @@ mod proxies;
 mod rust;
 mod tools;
 
+pub use proxies::Proxies;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -30,7 +32,7 @@ fn list(seeds: &[SocketAddr]) -> String {
 
 /// The clusters that a workload runs against.
 async fn clusters() -> anyhow::Result<Vec<Box<dyn Cluster>>> {
-    let mut clusters: Vec<Box<dyn Cluster>> = vec![Box::new(proxies::Proxies::start(3).await?)];
+    let mut clusters: Vec<Box<dyn Cluster>> = vec![Box::new(Proxies::start(3).await?)];
     if soak(false, true) {
         clusters.push(Box::new(native::Native::start(3).await?));
     }

@@ -45,6 +45,11 @@ impl Proxies {
         Ok(cluster)
     }
 
+    /// Where they listen.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.proxies.iter().map(Proxy::address).collect()
+    }
+
     fn tell_all(&self, index: usize) -> anyhow::Result<()> {
         let count = self.proxies.len();
         let slots = |of: usize| format!("{}-{}", of * 16_384 / count, (of + 1) * 16_384 / count - 1);
@@ -69,6 +74,6 @@ impl Proxies {
 
 impl Cluster for Proxies {
     fn seeds(&self) -> Vec<SocketAddr> {
-        self.proxies.iter().map(Proxy::address).collect()
+        self.addresses()
     }
 }

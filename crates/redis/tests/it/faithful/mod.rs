@@ -3,6 +3,7 @@
 mod answers;
 mod commands;
 mod protocol;
+mod sessions;
 mod tree;
 
 use std::time::Duration;
