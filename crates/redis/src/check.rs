@@ -72,7 +72,7 @@ pub fn check(tree: &Tree, now: u64) -> Report {
 }
 
 /// What is recorded for a cluster and not completed.
-fn pending(name: &ClusterName, cluster: &ClusterTree) -> Vec<String> {
+pub(crate) fn pending(name: &ClusterName, cluster: &ClusterTree) -> Vec<String> {
     let mut pending = Vec::new();
     if cluster.bump.is_some() {
         pending.push(format!("cluster {name}: its hosts are to be told of a change"));

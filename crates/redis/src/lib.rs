@@ -11,6 +11,7 @@
 
 pub mod address;
 pub mod agent;
+pub mod api;
 pub mod broker;
 pub mod check;
 pub mod coordinator;

@@ -223,7 +223,7 @@ pub(super) fn choose(
     Err(BrokerError::NodeNotFree { node: wanted.clone(), why })
 }
 
-pub(super) fn plan_create_node(
+pub(crate) fn plan_create_node(
     tree: &Tree,
     name: &ClusterName,
     place: &Place,

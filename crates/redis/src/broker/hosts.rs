@@ -148,3 +148,19 @@ pub async fn end_quarantine(store: &Store, place: &Place, emptied_at: Epoch) -> 
     })
     .await
 }
+
+/// Raises the epoch of a host above one that its proxy knows: the tree was restored from the past, or the proxy was
+/// used elsewhere before.
+pub async fn raise_host_epoch(store: &Store, proxy: &Address, known: Epoch) -> Result<Change, BrokerError> {
+    settle(store, &format!("host {proxy}"), |tree, sofar| {
+        let host = tree.host(proxy).ok_or_else(|| BrokerError::NoHost(proxy.clone()))?;
+        if host.epoch.as_ref().is_none_or(|seen| seen.record > known) {
+            return Ok(Next::Done(Change::found(sofar)));
+        }
+        let key = HostEpochKey { proxy: proxy.clone() };
+        let mut draft = Draft::new(format!("raise the epoch of host {proxy} above {known}"));
+        draft.guard(key.as_seen(host.epoch.as_deref())).then(key.put(&known.next()));
+        Ok(Next::Commit(draft))
+    })
+    .await
+}

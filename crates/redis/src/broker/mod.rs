@@ -21,11 +21,12 @@ mod settle;
 mod tasks;
 mod tree;
 
+pub(crate) use create::plan_create_node;
 pub use create::{Creation, create_cluster, create_node, plan_nodes};
 pub use draft::{Draft, NODES_PER_TXN};
 pub(crate) use entries::{cut_owned, join, uncovered};
 pub use error::BrokerError;
-pub use hosts::{Change, add_host, end_quarantine, plan_end_quarantine, remove_host};
+pub use hosts::{Change, add_host, end_quarantine, plan_end_quarantine, raise_host_epoch, remove_host};
 pub(crate) use moves::overlap;
 pub use moves::{
     MOVES_PER_TXN, Wish, begin_move, cancel_move, commit_move, plan_begin, plan_cancel, plan_commit,
@@ -34,11 +35,13 @@ pub use moves::{
 pub use place::{Missing, Pool, missing};
 pub use remove::{delete_cluster, delete_node, plan_delete, plan_delete_node, plan_release};
 pub use replace::{
-    OldPrimary, plan_drop_replica, plan_promote, plan_replace, promote, replace_node, replacement,
+    OldPrimary, plan_drop_replica, plan_give_up, plan_promote, plan_replace, promote, replace_node,
+    replacement,
 };
 pub use scale::{
     ScalePlan, Shift, Spreading, plan_rebalance, plan_scale, plan_spread, plan_spreading, rebalance, scale,
 };
+pub(crate) use scale::{on_draining, plan_shifts};
 pub use settle::{Committed, Next, Sofar, commit, settle};
 pub use tasks::{bump_hosts, plan_bump};
 pub(crate) use tree::is_bad;

@@ -7,13 +7,14 @@ use capstan_meta::{Store, clock};
 use super::create::choose;
 use super::draft::Draft;
 use super::edit::Edit;
+use super::entries::{join, take_move};
 use super::error::BrokerError;
 use super::moves::retag;
 use super::settle::{Next, settle};
 use super::tree::Tree;
 use crate::address::Address;
 use crate::keys::ClusterName;
-use crate::status::{MoveId, NodeRecord, Place, Role};
+use crate::status::{MoveId, NodeRecord, Place, Role, SlotEntry};
 
 /// Replace Node: another node takes over role and slots, tags included; the old one goes to quarantine. The new node
 /// is empty: what only the old one had is gone, which is why a replica is promoted where there is one.
@@ -167,4 +168,37 @@ pub fn plan_drop_replica(
     edit.release(replica, why);
     edit.want_nodes();
     Ok(edit.finish(format!("let replica {replica} of cluster {name} go: {why}"), now))
+}
+
+/// The transaction that lets a primary go whose data is gone, where no other node could take its place: its slots have
+/// no owner until a node is free, and that may be the same one after it was emptied. Moves that it was part of end.
+pub fn plan_give_up(
+    tree: &Tree,
+    name: &ClusterName,
+    node: &Address,
+    why: &str,
+    now: u64,
+) -> Result<Draft, BrokerError> {
+    let mut edit = Edit::of(tree, name)?;
+    edit.node(node)?;
+    let ended: Vec<(MoveId, Address, Address)> = edit
+        .moves
+        .iter()
+        .filter(|(_, record)| record.source.node == *node || record.target.node == *node)
+        .map(|(id, record)| (*id, record.source.node.clone(), record.target.node.clone()))
+        .collect();
+    for (id, source, target) in ended {
+        if let Some(source) = edit.nodes.get_mut(&source)
+            && let Some(entry) = take_move(&mut source.slots, id)
+        {
+            join(&mut source.slots, SlotEntry::stable(entry.range));
+        }
+        if let Some(target) = edit.nodes.get_mut(&target) {
+            take_move(&mut target.slots, id);
+        }
+        edit.moves.remove(&id);
+    }
+    edit.release(node, why);
+    edit.want_nodes();
+    Ok(edit.finish(format!("let node {node} of cluster {name} go: {why}"), now))
 }

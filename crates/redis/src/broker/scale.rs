@@ -7,7 +7,7 @@ use capstan_meta::{Store, clock};
 use capstan_placement::slots::{SlotMap, SlotPlan, plan_slots};
 use capstan_placement::{Cluster, Copies, Node, NodeName, NodeState};
 
-use super::draft::Draft;
+use super::draft::{Draft, NODES_PER_TXN};
 use super::edit::Edit;
 use super::error::BrokerError;
 use super::hosts::Change;
@@ -230,7 +230,7 @@ pub fn plan_spreading(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, no
             cluster.moves.len()
         )));
     }
-    let mut leaving: BTreeSet<Address> = task.record.retire.iter().cloned().collect();
+    let mut leaving = still_retiring(cluster, &task.record.retire);
     leaving.extend(on_draining(tree, cluster));
     let shifts = match plan_spread(cluster, &leaving) {
         Ok(shifts) => shifts,
@@ -241,6 +241,21 @@ pub fn plan_spreading(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, no
         false => plan_shifts(tree, name, &shifts, "slots are spread evenly", now),
     };
     Some(draft.map_or_else(|error| Spreading::Waits(format!("cluster {name}: {error}")), Spreading::Next))
+}
+
+/// Those who retire, as many as are too many. A node that was replaced or promoted since it was chosen is not among
+/// those that were named; another one leaves in its place.
+fn still_retiring(cluster: &ClusterTree, named: &[Address]) -> BTreeSet<Address> {
+    let too_many = cluster.primaries().count().saturating_sub(cluster.wanted_primaries());
+    let is_primary = |node: &&Address| cluster.nodes.get(*node).is_some_and(|seen| seen.record.is_primary());
+    let mut leaving: BTreeSet<Address> = named.iter().filter(is_primary).take(too_many).cloned().collect();
+    for node in retiring(cluster, cluster.primaries().count()) {
+        if leaving.len() >= too_many {
+            break;
+        }
+        leaving.insert(node);
+    }
+    leaving
 }
 
 /// Primaries on hosts that are to be emptied.
@@ -271,14 +286,19 @@ fn end_spreading(
     let Some(task) = &cluster.rebalance else { return Err(BrokerError::NoCluster(name.clone())) };
     let key = RebalanceTaskKey { cluster: name.clone() };
     let mut edit = Edit::of(tree, name)?;
-    for node in &task.record.retire {
-        let replicas: Vec<Address> =
-            cluster.replicas_of(node).map(|replica| replica.record.address.clone()).collect();
-        for gone in replicas.iter().chain([node]).filter(|gone| cluster.nodes.contains_key(*gone)) {
-            edit.release(gone, "its cluster was made smaller");
-        }
+    let leaving = still_retiring(cluster, &task.record.retire);
+    let family = leaving.iter().flat_map(|node| {
+        let replicas = cluster.replicas_of(node).map(|replica| replica.record.address.clone());
+        replicas.chain([node.clone()]).collect::<Vec<_>>()
+    });
+    let mut gone: Vec<Address> = family.collect();
+    // Several hundred nodes may retire at once: etcd takes them in parts, and the task ends after the last.
+    let last_part = gone.len() <= NODES_PER_TXN;
+    gone.truncate(NODES_PER_TXN);
+    for node in &gone {
+        edit.release(node, "its cluster was made smaller");
     }
-    let mut draft = match edit.nodes.len() == cluster.nodes.len() {
+    let mut draft = match gone.is_empty() {
         true => {
             let mut draft = Draft::new(format!("the slots of cluster {name} are spread"));
             draft.guard(ClusterEpochKey { cluster: name.clone() }.as_seen(cluster.epoch.as_deref()));
@@ -286,29 +306,8 @@ fn end_spreading(
         }
         false => edit.finish(format!("nodes leave cluster {name}"), now),
     };
-    draft.guard(key.unchanged(task)).then(key.delete());
-    // Several hundred nodes may retire at once; etcd takes them in parts, the task ending with the last.
-    if !draft.fits() {
-        return part_of_retirement(tree, name, cluster, now);
+    if last_part {
+        draft.guard(key.unchanged(task)).then(key.delete());
     }
     Ok(draft)
-}
-
-fn part_of_retirement(
-    tree: &Tree,
-    name: &ClusterName,
-    cluster: &ClusterTree,
-    now: u64,
-) -> Result<Draft, BrokerError> {
-    let mut edit = Edit::of(tree, name)?;
-    let retire = cluster.rebalance.iter().flat_map(|task| task.record.retire.iter());
-    let family = retire.flat_map(|node| {
-        let replicas = cluster.replicas_of(node).map(|replica| replica.record.address.clone());
-        replicas.chain([node.clone()]).collect::<Vec<_>>()
-    });
-    let present = family.filter(|node| cluster.nodes.contains_key(node));
-    for node in present.take(super::draft::NODES_PER_TXN).collect::<Vec<_>>() {
-        edit.release(&node, "its cluster was made smaller");
-    }
-    Ok(edit.finish(format!("nodes leave cluster {name}"), now))
 }

@@ -49,7 +49,7 @@ pub async fn settle<T>(
     what: &str,
     mut decide: impl FnMut(&Tree, Sofar) -> Result<Next<T>, BrokerError>,
 ) -> Result<T, BrokerError> {
-    let mut pauses = Backoff::new(PAUSES.0, PAUSES.1, rand::random());
+    let mut pauses = Backoff::new(PAUSES.0, PAUSES.1, jitter(what));
     let mut sofar = Sofar::default();
     let mut failures = 0;
     while failures < ATTEMPTS && sofar.committed < MOST_STEPS {
@@ -72,6 +72,12 @@ pub async fn settle<T>(
         tokio::time::sleep(pauses.next_wait()).await;
     }
     Err(BrokerError::Contended { what: what.to_owned() })
+}
+
+/// Different in every process, so that two that collide do not collide again; the same in every run of a simulation.
+fn jitter(what: &str) -> u64 {
+    what.bytes()
+        .fold(u64::from(std::process::id()), |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()))
 }
 
 /// What became of a transaction.

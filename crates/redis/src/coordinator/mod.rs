@@ -1,1 +1,139 @@
 //! Coordinators: read the metadata, push it to the proxies, ping them, report failures, complete what was begun.
+//!
+//! Any number of them, none of which knows another: each has a view of the tree and a lease in the store, and all of
+//! them do the same. What must happen once is a guarded transaction; what may happen twice is a message with an epoch.
+//!
+//! Read first: [`Coordinator`] (how it is run), `watch` (what it does about one proxy), `heal` (what follows from a
+//! failure), [`Timing`].
+
+mod board;
+mod complete;
+mod content;
+mod drains;
+mod handover;
+mod heal;
+mod mover;
+mod proxies;
+mod quarantine;
+mod timing;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use capstan_control::reconcile::{Authority, Decision, Pace, Reconciler};
+use capstan_meta::session::Session;
+use capstan_meta::view::View;
+use capstan_meta::{LeaseId, MetaError, OwnedTask, Store, latest};
+use tokio::sync::watch as channel;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+pub use board::{Board, NodeFact, ProxyFact};
+pub use complete::Completer;
+pub use content::{Content, Order};
+pub use drains::SERVICE;
+pub use heal::{Facts, dead_proxies};
+pub use proxies::{Proxies, Reply, Unreached, Wire};
+pub use timing::Timing;
+
+use crate::address::Address;
+use crate::broker::Tree;
+use crate::keys::{CoordinatorKey, ReportId};
+use watch::{Shared, Watcher};
+
+/// A coordinator that runs until it is stopped.
+pub struct Coordinator<P> {
+    shared: Arc<Shared<P>>,
+    trees: latest::Sender<Arc<Tree>>,
+    reconciler: Arc<Reconciler<Completer>>,
+    seed: u64,
+}
+
+impl<P: Proxies> Coordinator<P> {
+    /// Registers under an address that tells people which process it is, and looks at the tree. Needs nothing but the
+    /// store; the seed makes its pauses repeatable.
+    pub async fn start(
+        store: Store,
+        proxies: P,
+        address: &Address,
+        timing: Timing,
+        seed: u64,
+    ) -> Result<Coordinator<P>, MetaError> {
+        let me =
+            ReportId::new(format!("{seed:016x}")).map_err(|error| MetaError::Rejected(error.to_string()))?;
+        let session =
+            Session::start(store.clone(), capstan_meta::session::SessionOptions { seed, ..timing.session() });
+        let key = CoordinatorKey { address: address.clone(), report_id: me.clone() };
+        session.register(&key, &me).await;
+        let registered = Mutex::new((session.lease().unwrap_or(LeaseId::NONE), Instant::now()));
+        // Opened after the registration: whatever was decided without this coordinator is seen by it.
+        let options = capstan_meta::view::ViewOptions { seed, ..timing.view() };
+        let view = Arc::new(View::open(store.clone(), Tree::ranges(), options).await?);
+        let (trees, seen) = latest::channel(Arc::new(Tree::of(&view.snapshot())));
+        let board = Board::default();
+        let completer = Completer { board: board.clone(), timing, turn: seed as usize };
+        let pace = Pace { seed, ..Pace::default() };
+        let reconciler = Arc::new(Reconciler::new(completer, store.clone(), view.clone(), pace));
+        let shared =
+            Shared { store, proxies, session, view, trees: seen, board, me: key, timing, registered };
+        Ok(Coordinator { shared: Arc::new(shared), trees, reconciler, seed })
+    }
+
+    /// What the proxies have said lately.
+    #[must_use]
+    pub fn board(&self) -> Board {
+        self.shared.board.clone()
+    }
+
+    /// The name under which it reports.
+    #[must_use]
+    pub fn report_id(&self) -> &ReportId {
+        &self.shared.me.report_id
+    }
+
+    /// What it last decided, and what it waits for.
+    #[must_use]
+    pub fn decisions(&self) -> channel::Receiver<Decision> {
+        self.reconciler.decisions()
+    }
+
+    /// Works until it is stopped. Then it waits until what it granted is over before it leaves, so that those who stay
+    /// can count on it.
+    pub async fn run(self, stop: CancellationToken) {
+        let moving = OwnedTask::spawn(mover::run(self.shared.clone()));
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = self.follow() => {}
+            _ = self.reconciler.run(&Authority::Anyone, &stop) => {}
+        }
+        drop(moving);
+        sleep(self.shared.timing.grant_over()).await;
+        let closing = timeout(self.shared.timing.session_ttl, self.shared.session.close());
+        if let Ok(Err(error)) = closing.await {
+            tracing::debug!(%error, "the coordinator's lease ends by itself");
+        }
+    }
+
+    /// Turns what the view shows into trees, and has a watcher for every host that is registered.
+    async fn follow(&self) {
+        let mut changes = self.shared.view.changes();
+        let mut watchers: BTreeMap<Address, OwnedTask> = BTreeMap::new();
+        loop {
+            let tree = Arc::new(Tree::of(&changes.mark_seen()));
+            watchers.retain(|proxy, _| tree.host(proxy).is_some());
+            self.shared.board.keep(|proxy| tree.host(proxy).is_some());
+            for (at, (proxy, _)) in tree.registered().enumerate() {
+                watchers.entry(proxy.clone()).or_insert_with(|| {
+                    let seed = self.seed.wrapping_add(at as u64);
+                    OwnedTask::spawn(Watcher::new(self.shared.clone(), proxy.clone(), seed).run())
+                });
+            }
+            self.trees.set(tree);
+            if changes.next().await.is_none() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Who completes what was recorded, and acts on what failed? Every coordinator, on its own; guards let one through.
+
+use std::sync::Arc;
+
+use capstan_control::reconcile::{Controller, NoMessage, Plan, Situation, Step, Told};
+
+use super::board::Board;
+use super::heal::{dead_nodes, dead_proxies};
+use super::timing::Timing;
+use super::{drains, quarantine};
+use crate::broker::Tree;
+use crate::plan;
+
+/// The controller of a coordinator. Its view covers [`Tree::ranges`].
+#[derive(Debug)]
+pub struct Completer {
+    pub(super) board: Board,
+    pub(super) timing: Timing,
+    /// Coordinators begin at different places, so that they do not all try the same first.
+    pub(super) turn: usize,
+}
+
+impl Controller for Completer {
+    type Message = NoMessage;
+
+    fn name(&self) -> &str {
+        "redis-coordinator"
+    }
+
+    fn plan(&self, situation: &Situation) -> Plan<NoMessage> {
+        let tree = Arc::new(Tree::of(&situation.snapshot));
+        let facts = self.board.all();
+        let now = situation.unix_now;
+        let (draining, answers) = drains::answers(&situation.snapshot, &tree, &facts, now);
+        let urgent = dead_proxies(&tree, &facts, &self.timing, now);
+        let others = dead_nodes(&tree, &facts, &self.timing, situation.now, now)
+            .and(plan::recorded(&tree, now))
+            .and(draining)
+            .and(quarantine::emptied(&tree, &facts));
+        let waits: Vec<String> = urgent.waits.iter().chain(&others.waits).cloned().collect();
+        // One at a time: each was made from the same tree, and the next plan sees what this one did.
+        let mut next = urgent.commits.into_iter().next();
+        if next.is_none() && !others.commits.is_empty() {
+            let at = self.turn % others.commits.len();
+            next = others.commits.into_iter().nth(at);
+        }
+        let mut steps: Vec<Step<NoMessage>> = Vec::new();
+        let answers = answers.into_iter().map(|txn| Step::Commit { what: "answer a drain".to_owned(), txn });
+        steps.extend(answers.take(1));
+        if steps.is_empty() {
+            steps.extend(next.map(|draft| Step::Commit { what: draft.what.clone(), txn: draft.into_txn() }));
+        }
+        let why = if waits.is_empty() { "nothing is waited for".to_owned() } else { waits.join("; ") };
+        Plan { steps, wake_at: Some(situation.now + self.timing.ping_every), why }
+    }
+
+    async fn tell(&self, message: NoMessage) -> Told {
+        match message {}
+    }
+}

@@ -1,0 +1,153 @@
+//! What must a proxy know? Pure: from the tree to the messages for one proxy, all at the epoch of its host.
+
+use std::collections::BTreeMap;
+
+use capstan_control::epoch::Epoch;
+
+use crate::address::Address;
+use crate::broker::{ClusterTree, Tree, overlap};
+use crate::keys::ClusterName;
+use crate::nmctl::{Announcement, Claim, Entry, Flags, Message, NodeRole, SetConf, SetRepl, Settings};
+use crate::slots::SlotRange;
+use crate::status::{NodeRecord, SlotEntry, Tag};
+
+/// Everything that a proxy must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// The epoch of its host.
+    pub epoch: Epoch,
+    /// What its nodes have.
+    pub own: Vec<Entry>,
+    /// What the other proxies of its databases have.
+    pub peers: Vec<Entry>,
+    /// Every node of its databases.
+    pub roles: Vec<NodeRole>,
+    /// How its databases are served.
+    pub settings: Vec<(ClusterName, Settings)>,
+}
+
+/// In which order a proxy is told about its own slots and about the others'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// It gains slots, or nothing changes hands: its own first, so that it serves as soon as others point to it.
+    OwnFirst,
+    /// It loses slots: the others first, so that it sends clients on instead of turning them away.
+    PeersFirst,
+}
+
+impl Content {
+    /// What a registered proxy must know; nothing while a change of one of its clusters has no epoch here yet.
+    #[must_use]
+    pub fn of(tree: &Tree, proxy: &Address) -> Option<Content> {
+        tree.is_settled(proxy).then(|| Content::unsettled(tree, proxy)).flatten()
+    }
+
+    /// The same, also where a change of one of its clusters has no epoch here yet: to be looked at, never told.
+    #[must_use]
+    pub fn unsettled(tree: &Tree, proxy: &Address) -> Option<Content> {
+        let epoch = tree.host(proxy)?.epoch.as_ref()?.record;
+        let mut content =
+            Content { epoch, own: Vec::new(), peers: Vec::new(), roles: Vec::new(), settings: Vec::new() };
+        let here = |cluster: &ClusterTree| cluster.proxies().contains(proxy);
+        for (name, cluster) in tree.active().filter(|(_, cluster)| here(cluster)) {
+            content.add(name, cluster, proxy);
+        }
+        Some(content)
+    }
+
+    fn add(&mut self, name: &ClusterName, cluster: &ClusterTree, proxy: &Address) {
+        let mut others: BTreeMap<&Address, Vec<SlotRange>> = BTreeMap::new();
+        for seen in cluster.nodes.values() {
+            let node = &seen.record;
+            self.roles.push(NodeRole {
+                db: name.clone(),
+                node: node.address.clone(),
+                proxy: node.proxy_address.clone(),
+                replica_of: node.replica_of.clone(),
+            });
+            if node.proxy_address == *proxy {
+                self.own.extend(node.slots.iter().map(|entry| own_entry(name, node, entry)));
+            } else {
+                others.entry(&node.proxy_address).or_default().extend(node.owned());
+            }
+        }
+        for (other, mut ranges) in others {
+            ranges.sort();
+            let entry =
+                |range| Entry { db: name.clone(), address: other.clone(), claim: Claim::Stable(range) };
+            self.peers.extend(ranges.into_iter().map(entry));
+        }
+        let serving = cluster.config.as_ref().map(|config| &config.record.serving);
+        // Both are the same document, for two readers.
+        let settings = serving.and_then(|serving| serde_json::to_value(serving).ok());
+        let settings = settings.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default();
+        self.settings.push((name.clone(), settings));
+    }
+
+    /// The messages, in this order; all of them idempotent at their epoch.
+    #[must_use]
+    pub fn messages(&self, order: Order) -> Vec<Message> {
+        let announcement = |entries: &Vec<Entry>| Announcement {
+            epoch: self.epoch,
+            flags: Flags::default(),
+            entries: entries.clone(),
+        };
+        let (own, peers) =
+            (Message::SetDb(announcement(&self.own)), Message::SetPeer(announcement(&self.peers)));
+        let conf = Message::SetConf(SetConf {
+            epoch: self.epoch,
+            flags: Flags::default(),
+            databases: self.settings.clone(),
+        });
+        let roles = Message::SetRepl(SetRepl {
+            epoch: self.epoch,
+            flags: Flags::default(),
+            nodes: self.roles.clone(),
+        });
+        match order {
+            Order::OwnFirst => vec![conf, roles, own, peers],
+            Order::PeersFirst => vec![conf, peers, own, roles],
+        }
+    }
+
+    /// The ranges that the proxy answers for.
+    pub fn owned(&self) -> impl Iterator<Item = (&ClusterName, SlotRange, &Claim)> {
+        self.own
+            .iter()
+            .filter(|entry| entry.claim.owns())
+            .map(|entry| (&entry.db, entry.claim.range(), &entry.claim))
+    }
+
+    /// Whether this answers for slots that another content of the same proxy does not.
+    #[must_use]
+    pub fn has_beyond(&self, other: &Content) -> bool {
+        self.owned().any(|(db, range, _)| {
+            let kept: u32 = other
+                .owned()
+                .filter(|(also, ..)| *also == db)
+                .filter_map(|(_, kept, _)| overlap(range, kept))
+                .map(SlotRange::len)
+                .sum();
+            kept < range.len()
+        })
+    }
+
+    /// In which order to tell it to a proxy that knows this other one.
+    #[must_use]
+    pub fn order_after(&self, known: Option<&Content>) -> Order {
+        match known {
+            Some(known) if known.has_beyond(self) && !self.has_beyond(known) => Order::PeersFirst,
+            Some(_) | None => Order::OwnFirst,
+        }
+    }
+}
+
+fn own_entry(name: &ClusterName, node: &NodeRecord, entry: &SlotEntry) -> Entry {
+    let range = entry.range;
+    let claim = match &entry.tag {
+        Tag::Stable => Claim::Stable(range),
+        Tag::Migrating(end) => Claim::Migrating { to: end.proxy.clone(), range },
+        Tag::Importing(end) => Claim::Importing { from: end.proxy.clone(), range },
+    };
+    Entry { db: name.clone(), address: node.address.clone(), claim }
+}

@@ -1,0 +1,158 @@
+//! How does this service answer when a host is to be emptied? Pure.
+//!
+//! Primaries hand over to a replica that is in sync where there is one; where there is none, their slots move to the
+//! cluster's other primaries. A host is empty when nothing on it has slots. Replicas may stay: nothing is lost with
+//! them. On return, slots are spread evenly again.
+
+use std::collections::BTreeSet;
+
+use capstan_control::drain::{Answer, Intent, Question, questions};
+use capstan_control::keys::{HostKey, ServiceName};
+use capstan_meta::Txn;
+use capstan_meta::view::Snapshot;
+
+use super::heal::Facts;
+use crate::address::Address;
+use crate::broker::{
+    ClusterTree, Draft, OldPrimary, PROXY_ADDRESS, Pool, Tree, on_draining, plan_create_node, plan_promote,
+    plan_rebalance, plan_shifts, plan_spread,
+};
+use crate::keys::ClusterName;
+use crate::plan::Steps;
+
+/// What this service is called where hosts are drained.
+pub const SERVICE: &str = "redis";
+/// How far a replica may be behind to count as in sync: what a handover waits for is this much at most.
+const IN_SYNC_BYTES: u64 = 1 << 20;
+
+/// The answers to give, and the steps that lead to better ones.
+pub(super) fn answers(snapshot: &Snapshot, tree: &Tree, facts: &Facts, now: u64) -> (Steps, Vec<Txn>) {
+    let mut steps = Steps::default();
+    let Ok(service) = SERVICE.parse::<ServiceName>() else { return (steps, Vec::new()) };
+    let mut answers = Vec::new();
+    for question in questions(snapshot, &service) {
+        let say = match proxy_of(snapshot, &question) {
+            // Without a proxy there, nothing of this service is there.
+            None if question.intent() == Intent::Drain => Answer::Drained,
+            None => Answer::Healthy,
+            Some(proxy) => match question.intent() {
+                Intent::Drain => empty(tree, facts, &proxy, now, &mut steps),
+                Intent::Return => take_up(tree, facts, &proxy, &mut steps),
+            },
+        };
+        answers.extend(question.answer(say, now));
+    }
+    (steps, answers)
+}
+
+fn proxy_of(snapshot: &Snapshot, question: &Question) -> Option<Address> {
+    let host = snapshot.get(&HostKey { host: question.host.clone() }).ok().flatten()?;
+    host.record.addresses.get(PROXY_ADDRESS)?.parse().ok()
+}
+
+fn on_host<'t>(
+    tree: &'t Tree,
+    proxy: &'t Address,
+) -> impl Iterator<Item = (&'t ClusterName, &'t ClusterTree)> {
+    tree.active().filter(move |(_, cluster)| cluster.proxies().contains(proxy))
+}
+
+fn empty(tree: &Tree, facts: &Facts, proxy: &Address, now: u64, steps: &mut Steps) -> Answer {
+    let mut left = Vec::new();
+    for (name, cluster) in on_host(tree, proxy) {
+        let here =
+            |node: &Address| cluster.nodes.get(node).is_some_and(|seen| seen.record.proxy_address == *proxy);
+        let slots: u32 = cluster
+            .primaries()
+            .filter(|node| here(&node.record.address))
+            .map(|node| node.record.slot_count())
+            .sum();
+        let moves = cluster
+            .moves
+            .values()
+            .filter(|m| here(&m.record.source.node) || here(&m.record.target.node))
+            .count();
+        if slots == 0 && moves == 0 {
+            continue;
+        }
+        match leave(tree, facts, name, cluster, proxy, now) {
+            Ok(draft) => {
+                steps.commits.extend(draft);
+                left.push(format!("{slots} slots of cluster {name} are on it ({moves} moves under way)"));
+            }
+            Err(why) => left.push(format!("{slots} slots of cluster {name} are on it: {why}")),
+        }
+    }
+    if left.is_empty() { Answer::Drained } else { Answer::Pending { reason: left.join("; ") } }
+}
+
+/// The next step that takes slots of a cluster away from a host; nothing while moves are under way.
+fn leave(
+    tree: &Tree,
+    facts: &Facts,
+    name: &ClusterName,
+    cluster: &ClusterTree,
+    proxy: &Address,
+    now: u64,
+) -> Result<Option<Draft>, String> {
+    let here = cluster
+        .primaries()
+        .filter(|node| node.record.proxy_address == *proxy && node.record.slot_count() > 0);
+    for primary in here {
+        if let Some(replica) = in_sync(tree, facts, cluster, &primary.record.address) {
+            let draft = plan_promote(tree, name, &replica, OldPrimary::Follows, now);
+            return draft.map(Some).map_err(|error| error.to_string());
+        }
+    }
+    if !cluster.moves.is_empty() || cluster.creating.is_some() {
+        return Ok(None);
+    }
+    let leaving = on_draining(tree, cluster);
+    if cluster.primaries().all(|node| leaving.contains(&node.record.address)) {
+        let Some(place) = Pool::of(tree, Some(cluster)).take(&BTreeSet::new()) else {
+            return Err(
+                "no other node of the cluster could take them, and no node is free elsewhere".to_owned()
+            );
+        };
+        return plan_create_node(tree, name, &place, now).map(Some).map_err(|error| error.to_string());
+    }
+    let shifts = plan_spread(cluster, &leaving).map_err(|error| error.to_string())?;
+    if shifts.is_empty() {
+        return Ok(None);
+    }
+    let why = format!("host {proxy} is being drained");
+    plan_shifts(tree, name, &shifts, &why, now).map(Some).map_err(|error| error.to_string())
+}
+
+/// A replica elsewhere that has about everything its primary has.
+fn in_sync(tree: &Tree, facts: &Facts, cluster: &ClusterTree, primary: &Address) -> Option<Address> {
+    let offset = |proxy: &Address, node: &Address| facts.get(proxy)?.nodes.get(node).cloned();
+    let seen = cluster.nodes.get(primary)?;
+    let own = offset(&seen.record.proxy_address, primary)?.offset;
+    let reported = |proxy: &Address| tree.failures.iter().any(|(key, _)| key.address == *proxy);
+    let replicas = cluster.replicas_of(primary).map(|seen| &seen.record);
+    let fit = replicas
+        .filter(|node| !tree.draining.contains(&node.proxy_address) && !reported(&node.proxy_address));
+    let known = fit.filter_map(|node| Some((offset(&node.proxy_address, &node.address)?, node)));
+    let synced = known.filter(|(fact, _)| {
+        fact.is_ready() && fact.linked && own.saturating_sub(fact.offset) <= IN_SYNC_BYTES
+    });
+    synced.max_by_key(|(fact, _)| fact.offset).map(|(_, node)| node.address.clone())
+}
+
+fn take_up(tree: &Tree, facts: &Facts, proxy: &Address, steps: &mut Steps) -> Answer {
+    if !facts.get(proxy).is_some_and(|fact| fact.reached && fact.confirmed.is_some())
+        && tree.host(proxy).is_some()
+    {
+        return Answer::Pending { reason: format!("proxy {proxy} has not confirmed what it must know") };
+    }
+    for (name, cluster) in on_host(tree, proxy) {
+        let idle = cluster
+            .primaries()
+            .any(|node| node.record.proxy_address == *proxy && node.record.slots.is_empty());
+        if idle && cluster.rebalance.is_none() && cluster.moves.is_empty() {
+            steps.commits.extend(plan_rebalance(tree, name));
+        }
+    }
+    Answer::Healthy
+}

@@ -1,0 +1,165 @@
+//! Who ends a move? Every coordinator asks the source again and again to let go; whoever hears that it did commits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use capstan_control::epoch::Epoch;
+use capstan_meta::record::Key;
+use capstan_meta::{Txn, clock};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::proxies::{Proxies, Reply};
+use super::watch::Shared;
+use crate::broker::{Tree, commit_move};
+use crate::keys::{ClusterName, MoveKey, ProgressKey};
+use crate::nmctl::{Announcement, Claim, Entry, Flags, Message};
+use crate::status::{MoveId, MoveProgress, MoveRecord, MoveState};
+
+/// Sources that are asked at the same time.
+const ASKED_AT_ONCE: usize = 32;
+/// How often a source is asked. Short: from its yes to the commit, clients wait.
+const ASK_EVERY: Duration = Duration::from_millis(50);
+/// How often progress is written for people to read.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// A source that is to be asked: which move, at which epoch of its host.
+#[derive(Clone, Debug)]
+struct Asked {
+    name: ClusterName,
+    id: MoveId,
+    record: MoveRecord,
+    host_epoch: Epoch,
+}
+
+/// Moves that are under way and whose source is told about them.
+fn under_way<P: Proxies>(shared: &Shared<P>, tree: &Tree) -> Vec<Asked> {
+    let moves = tree
+        .active()
+        .flat_map(|(name, cluster)| cluster.moves.iter().map(move |(id, seen)| (name, id, seen)));
+    let copying = moves.filter(|(_, _, seen)| seen.record.state == MoveState::Copying);
+    copying
+        .filter_map(|(name, id, seen)| {
+            let epoch = tree.host(&seen.record.source.proxy)?.epoch.as_ref()?.record;
+            let confirmed = |proxy| shared.board.confirmed_epoch(proxy);
+            let target_epoch = tree.host(&seen.record.target.proxy)?.epoch.as_ref()?.record;
+            // Both ends know of it: a source that lets go towards a target that knows nothing only makes clients wait.
+            let told = confirmed(&seen.record.source.proxy) == Some(epoch)
+                && confirmed(&seen.record.target.proxy) == Some(target_epoch)
+                && tree.is_settled(&seen.record.source.proxy);
+            told.then(|| Asked {
+                name: name.clone(),
+                id: *id,
+                record: seen.record.clone(),
+                host_epoch: epoch,
+            })
+        })
+        .collect()
+}
+
+fn releasing(asked: &Asked) -> Option<Message> {
+    let claim = Claim::Migrating { to: asked.record.target.proxy.clone(), range: asked.record.range()? };
+    let entry = Entry { db: asked.name.clone(), address: asked.record.source.node.clone(), claim };
+    Some(Message::Releasing(Announcement {
+        epoch: asked.host_epoch,
+        flags: Flags::default(),
+        entries: vec![entry],
+    }))
+}
+
+/// Asks for ever.
+pub(super) async fn run<P: Proxies>(shared: Arc<Shared<P>>) {
+    let mut trees = shared.trees.clone();
+    let mut written: BTreeMap<(ClusterName, MoveId), Instant> = BTreeMap::new();
+    loop {
+        let tree = trees.see();
+        let asked = under_way(&shared, &tree);
+        written.retain(|(name, id), _| asked.iter().any(|asked| asked.name == *name && asked.id == *id));
+        let idle = asked.is_empty();
+        let mut asking = JoinSet::new();
+        for asked in asked {
+            if asking.len() >= ASKED_AT_ONCE {
+                asking.join_next().await;
+            }
+            let due =
+                written.get(&(asked.name.clone(), asked.id)).is_none_or(|at| at.elapsed() >= PROGRESS_EVERY);
+            if due {
+                written.insert((asked.name.clone(), asked.id), Instant::now());
+            }
+            asking.spawn(ask(shared.clone(), asked, due));
+        }
+        while asking.join_next().await.is_some() {}
+        if idle {
+            tokio::select! {
+                biased;
+                changed = trees.changed() => if changed.is_err() { return },
+                () = shared.board.changed() => {}
+            }
+        }
+        sleep(ASK_EVERY).await;
+    }
+}
+
+async fn ask<P: Proxies>(shared: Arc<Shared<P>>, asked: Asked, write_progress: bool) {
+    let Some(message) = releasing(&asked) else { return };
+    match shared.proxies.tell(&asked.record.source.proxy, &message).await {
+        Ok(Reply::Done) => {
+            if let Err(error) = commit_move(&shared.store, &asked.name, asked.id, asked.record.epoch).await {
+                tracing::warn!(cluster = %asked.name, id = %asked.id, %error, "a move was not committed");
+            }
+        }
+        Ok(Reply::Refused(text) | Reply::Said(text)) if write_progress => {
+            if let Some(progress) = progress(&text) {
+                write(&shared, &asked, progress).await;
+            }
+        }
+        Ok(Reply::Refused(_) | Reply::Said(_)) | Err(_) => {}
+    }
+}
+
+/// `MIGRATING copying keys=.. bytes=.. pass=.. dirty=..`, as far as it is said.
+fn progress(text: &str) -> Option<MoveProgress> {
+    let mut words = text.strip_prefix("MIGRATING ")?.split(' ');
+    let mut progress = MoveProgress { phase: words.next()?.to_owned(), ..MoveProgress::default() };
+    for (name, value) in words.filter_map(|word| word.split_once('=')) {
+        let number = value.parse().unwrap_or(0);
+        match name {
+            "keys" => progress.keys = number,
+            "bytes" => progress.bytes = number,
+            "pass" | "passes" => progress.pass = number,
+            "dirty" => progress.dirty = number,
+            other => {
+                progress.extra.insert(other.to_owned(), value.into());
+            }
+        }
+    }
+    Some(progress)
+}
+
+/// Only while the move exists; an unknown outcome does not matter.
+async fn write<P: Proxies>(shared: &Shared<P>, asked: &Asked, progress: MoveProgress) {
+    let at = clock::since_epoch().as_secs();
+    let key = ProgressKey { cluster: asked.name.clone(), id: asked.id };
+    let present = MoveKey { cluster: asked.name.clone(), id: asked.id }.present();
+    let txn = Txn::new().when(present).then(key.put(&MoveProgress { at, ..progress }));
+    if let Err(error) = shared.store.commit(txn).await {
+        tracing::debug!(%error, "progress was not written");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_read_as_far_as_it_is_said() {
+        let said = progress("MIGRATING catching-up keys=10 bytes=2000 pass=3 dirty=4 scanned=7").unwrap();
+        assert_eq!(
+            (said.phase.as_str(), said.keys, said.bytes, said.pass, said.dirty),
+            ("catching-up", 10, 2000, 3, 4)
+        );
+        assert_eq!(said.extra["scanned"], "7");
+        assert_eq!(progress("ERR no such move"), None);
+    }
+}

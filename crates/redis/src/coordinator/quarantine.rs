@@ -1,0 +1,25 @@
+//! When is a released node free again? When its proxy has been told to let go of it and says that it is empty. Pure.
+
+use super::heal::Facts;
+use crate::broker::{Tree, plan_end_quarantine};
+use crate::plan::Steps;
+use crate::status::Place;
+
+pub(super) fn emptied(tree: &Tree, facts: &Facts) -> Steps {
+    let mut steps = Steps::default();
+    for (proxy, host) in tree.registered() {
+        let Some(fact) = facts.get(proxy).filter(|fact| fact.reached) else { continue };
+        let Some(confirmed) = &fact.confirmed else { continue };
+        for node in host.quarantine.keys() {
+            let is_empty = match fact.nodes.get(node) {
+                Some(node) => node.is_ready() && node.owner.is_none() && node.keys == 0,
+                None => false,
+            };
+            if is_empty {
+                let place = Place { proxy: proxy.clone(), node: node.clone() };
+                steps.commits.extend(plan_end_quarantine(tree, &place, confirmed.epoch));
+            }
+        }
+    }
+    steps
+}
