@@ -1,0 +1,171 @@
+//! A proxy in memory: the real state and lease of a proxy, without clients, and nodes that only have a health.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use capstan_redis::coordinator::Reply;
+use capstan_redis::data::state::{Lease, ProxyState, Verdict};
+use capstan_redis::nmctl::{Claim, Message};
+use capstan_redis::{Address, ClusterName, SlotRange};
+use tokio::time::Instant;
+
+/// How often a source is asked before it lets go.
+const COPIES_FOR: u32 = 3;
+
+pub struct SimProxy {
+    pub up: bool,
+    pub state: ProxyState,
+    pub lease: Lease,
+    pub nodes: BTreeMap<Address, SimNode>,
+    asked: BTreeMap<(ClusterName, SlotRange), u32>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct SimNode {
+    pub down: bool,
+    pub lost: bool,
+    pub offset: u64,
+}
+
+impl SimProxy {
+    pub fn new(nodes: impl IntoIterator<Item = Address>) -> SimProxy {
+        let nodes = nodes.into_iter().map(|node| (node, SimNode::default())).collect();
+        SimProxy {
+            up: true,
+            state: ProxyState::default(),
+            lease: Lease::new(true),
+            nodes,
+            asked: BTreeMap::new(),
+        }
+    }
+
+    /// Its process ends; what it was told is on disk.
+    pub fn crash(&mut self) {
+        self.up = false;
+    }
+
+    pub fn restart(&mut self) {
+        self.up = true;
+        self.lease = Lease::new(true);
+        self.asked.clear();
+        for node in self.nodes.values_mut() {
+            node.down = false;
+        }
+    }
+
+    pub fn obey(&mut self, message: &Message) -> Reply {
+        match message {
+            Message::Lease(grant) => {
+                self.lease.grant(grant, Instant::now().into_std());
+                Reply::Done
+            }
+            Message::Releasing(told) => match self.state.releasing(told) {
+                Err(refusal) => Reply::Refused(refusal.to_string()),
+                Ok(moves) => {
+                    let asked = moves.iter().map(|one| {
+                        let count = self.asked.entry((one.db.clone(), one.range)).or_default();
+                        *count += 1;
+                        *count
+                    });
+                    if asked.min().unwrap_or(0) < COPIES_FOR {
+                        return Reply::Refused("MIGRATING copying keys=1 bytes=10 pass=0 dirty=1".to_owned());
+                    }
+                    self.state = self.state.let_go(moves);
+                    Reply::Done
+                }
+            },
+            Message::Info => Reply::Said(self.about()),
+            Message::Epoch => Reply::Said(format!(
+                "SETDB\n{}\nSETPEER\n{}",
+                self.state.own().epoch,
+                self.state.peers().epoch
+            )),
+            Message::Moves | Message::ListDb => Reply::Said(String::new()),
+            _ => self.accept(message),
+        }
+    }
+
+    fn accept(&mut self, message: &Message) -> Reply {
+        if let Message::SetDb(told) = message
+            && let Some(entry) =
+                told.entries.iter().find(|entry| self.nodes.get(&entry.address).is_some_and(|node| node.down))
+        {
+            return Reply::Refused(format!("TRYAGAIN node {} not ready: it is down", entry.address));
+        }
+        match self.state.accept(message) {
+            Err(refusal) => Reply::Refused(refusal.to_string()),
+            Ok(Verdict::Known) => Reply::Done,
+            Ok(Verdict::Obey(next)) => {
+                self.state = *next;
+                let migrating: BTreeSet<_> = self.state.moves().map(|one| (one.db, one.range)).collect();
+                self.asked.retain(|range, _| migrating.contains(range));
+                let used: BTreeSet<Address> =
+                    self.state.roles().nodes.iter().map(|role| role.node.clone()).collect();
+                for (_, node) in self.nodes.iter_mut().filter(|(address, _)| !used.contains(*address)) {
+                    *node = SimNode::default();
+                }
+                Reply::Done
+            }
+        }
+    }
+
+    fn about(&self) -> String {
+        let roles = &self.state.roles().nodes;
+        let line = |(address, node): (&Address, &SimNode)| {
+            let role = roles.iter().find(|role| role.node == *address);
+            let health = if node.lost {
+                "lost"
+            } else if node.down {
+                "down"
+            } else {
+                "ready"
+            };
+            let owner = role.map(|role| format!(" owner={}/1", role.db)).unwrap_or_default();
+            let keys = if role.is_some() { 5 } else { 0 };
+            format!(
+                "node:{address} health={health} role=primary linked=true offset={} keys={keys}{owner}\n",
+                node.offset
+            )
+        };
+        self.nodes.iter().map(line).collect()
+    }
+
+    /// What it may answer for at this moment.
+    pub fn serves(&self) -> Vec<(ClusterName, SlotRange)> {
+        let now = Instant::now().into_std();
+        if !self.up || !self.lease.serving(now).allows(now) {
+            return Vec::new();
+        }
+        let mut serves = Vec::new();
+        for entry in self.state.own().entries.iter().filter(|entry| entry.claim.owns()) {
+            let range = entry.claim.range();
+            let released = self.state.released().any(|one| one.db == entry.db && one.range == range);
+            let ready = self.nodes.get(&entry.address).is_some_and(|node| !node.down && !node.lost);
+            if released || !ready {
+                continue;
+            }
+            serves
+                .extend(self.not_peers(&entry.db, range).into_iter().map(|range| (entry.db.clone(), range)));
+        }
+        serves
+    }
+
+    /// The parts of a range that no peer claims at a higher epoch.
+    fn not_peers(&self, db: &ClusterName, range: SlotRange) -> Vec<SlotRange> {
+        if self.state.peers().epoch <= self.state.own().epoch {
+            return vec![range];
+        }
+        let mut left = vec![(u32::from(range.first()), u32::from(range.last()))];
+        for entry in self.state.peers().entries.iter().filter(|entry| entry.db == *db) {
+            if let Claim::Stable(peer) = entry.claim {
+                let (first, last) = (u32::from(peer.first()), u32::from(peer.last()));
+                let cut = |(a, b): (u32, u32)| {
+                    let before = (a < first).then(|| (a, b.min(first.saturating_sub(1))));
+                    let behind = (b > last).then(|| (a.max(last + 1), b));
+                    before.into_iter().chain(behind).filter(|(a, b)| a <= b)
+                };
+                left = left.into_iter().flat_map(cut).collect();
+            }
+        }
+        left.into_iter().map(|(a, b)| SlotRange::new(a, b).unwrap()).collect()
+    }
+}
