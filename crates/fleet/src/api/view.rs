@@ -16,7 +16,7 @@ use crate::error::FleetError;
 use crate::history::HistoryRecord;
 use crate::keys::GroupName;
 use crate::lrn::Lrn;
-use crate::plan::group_of;
+use crate::plan::{SegmentKind, group_of};
 use crate::status::{Condition, Phase, Request};
 use crate::world::World;
 
@@ -83,7 +83,7 @@ pub struct WaveProgress {
     pub hosts: usize,
     /// How many have the release.
     pub finished: usize,
-    /// How many are in a slot or past their first step.
+    /// How many are in a slot, or past their first step where all go together.
     pub active: usize,
     /// How many failed.
     pub failed: usize,
@@ -244,6 +244,11 @@ fn brief(world: &World, lrn: Lrn) -> String {
 fn waves(world: &World) -> Vec<WaveProgress> {
     let Some(request) = &world.request else { return Vec::new() };
     let Ok(rollout) = Rollout::of(world, &request.record, &Alarm::new(world.now)) else { return Vec::new() };
+    // Where hosts go one after the other, who has no slot waits, however many steps it is past.
+    let together = rollout.open_segment().is_none_or(|segment| match segment.kind {
+        SegmentKind::Barrier | SegmentKind::Once => true,
+        SegmentKind::Rolling { .. } => false,
+    });
     let mut found = Vec::new();
     for group in &rollout.groups {
         for (wave, hosts) in group.waves.iter().enumerate() {
@@ -262,7 +267,7 @@ fn waves(world: &World) -> Vec<WaveProgress> {
                     Some(Standing::Finished) => progress.finished += 1,
                     Some(Standing::Failed(_)) => progress.failed += 1,
                     Some(Standing::Absent | Standing::Skipped) => progress.without += 1,
-                    Some(Standing::At(2..)) => progress.active += 1,
+                    Some(Standing::At(2..)) if together => progress.active += 1,
                     Some(Standing::At(_) | Standing::Silent) | None => {}
                 }
             }

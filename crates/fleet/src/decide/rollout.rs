@@ -214,10 +214,15 @@ impl<'w> Rollout<'w> {
         }
     }
 
-    /// Whether everybody who is waited for is through a segment, and out of the slots.
+    /// Whether everybody who is waited for is through a segment, and out of the slots that they took for it. A slot of
+    /// a later segment does not open an earlier one again.
     #[must_use]
     pub fn is_over(&self, segment: &Segment) -> bool {
-        self.awaited().all(|(_, lrn)| self.has_done(lrn, segment.last) && !self.is_in_slot(lrn))
+        let holds = |lrn| {
+            let through = self.desired(lrn).map_or(0, |desired| desired.through);
+            self.is_in_slot(lrn) && through <= segment.last
+        };
+        self.awaited().all(|(_, lrn)| self.has_done(lrn, segment.last) && !holds(lrn))
     }
 
     /// The first segment that is not over.
