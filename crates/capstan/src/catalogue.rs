@@ -3,5 +3,9 @@
 use capstan_meta::record::KeyDoc;
 
 /// The catalogues, in the order of the reference page.
-pub(crate) const CATALOGUES: &[&[KeyDoc]] =
-    &[capstan_control::keys::CATALOGUE, capstan_log::keys::CATALOGUE, capstan_redis::keys::CATALOGUE];
+pub(crate) const CATALOGUES: &[&[KeyDoc]] = &[
+    capstan_control::keys::CATALOGUE,
+    capstan_log::keys::CATALOGUE,
+    capstan_redis::keys::CATALOGUE,
+    capstan_fleet::keys::CATALOGUE,
+];

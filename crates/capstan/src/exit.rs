@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use capstan_control::ControlError;
 use capstan_control::tasks::Failure;
+use capstan_fleet::FleetError;
 use capstan_meta::MetaError;
 use capstan_meta::embedded::{OpenError, RestoreError};
 use capstan_meta::wire::ServeError;
@@ -21,6 +22,8 @@ pub(crate) enum Exit {
     Failed,
     /// The command line makes no sense.
     Usage,
+    /// Not yet: what was asked about is under way.
+    Waiting,
     /// The configuration is not valid.
     Config,
     /// The metadata store cannot be reached.
@@ -49,6 +52,7 @@ impl Exit {
         Exit::Done,
         Exit::Failed,
         Exit::Usage,
+        Exit::Waiting,
         Exit::Config,
         Exit::Unavailable,
         Exit::Internal,
@@ -67,6 +71,7 @@ impl Exit {
             Exit::Done => 0,
             Exit::Failed => 1,
             Exit::Usage => 2,
+            Exit::Waiting => 3,
             Exit::Config => 64,
             Exit::Unavailable => 69,
             Exit::Internal => 70,
@@ -86,6 +91,7 @@ impl Exit {
             Exit::Done => "done",
             Exit::Failed => "the answer is no: not found, not green, refused",
             Exit::Usage => "the command line makes no sense",
+            Exit::Waiting => "not yet: it is under way or waits for something",
             Exit::Config => "the configuration is not valid; nothing was started",
             Exit::Unavailable => "the metadata store cannot be reached; nothing was changed",
             Exit::Internal => "a fault of Capstan itself",
@@ -150,6 +156,9 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
         (_, Some(ServeError::Store(error))) => return Some(of_meta(error)),
         (None, Some(ServeError::Socket(_)) | None) => {}
     }
+    if let Some(error) = cause.downcast_ref::<FleetError>() {
+        return Some(of_fleet(error));
+    }
     if let Some(error) = cause.downcast_ref::<RestoreError>() {
         return Some(of_restore(error));
     }
@@ -164,6 +173,22 @@ fn of_control(error: &ControlError) -> Exit {
         | ControlError::NothingToDrain(_)
         | ControlError::Contended { .. }
         | ControlError::InvalidName(_) => Exit::Failed,
+    }
+}
+
+fn of_fleet(error: &FleetError) -> Exit {
+    match error {
+        FleetError::Store(error) => of_meta(error),
+        FleetError::BadValue(_) => Exit::Storage,
+        FleetError::NotFound(_)
+        | FleetError::UnknownHost(_)
+        | FleetError::NothingUnderWay
+        | FleetError::NotStopped(_)
+        | FleetError::Refused(_)
+        | FleetError::Invalid(_)
+        | FleetError::Policy { .. }
+        | FleetError::Contended(_)
+        | FleetError::Elsewhere(_) => Exit::Failed,
     }
 }
 

@@ -1,9 +1,11 @@
 //! How an error looks over HTTP: which status, and a body that says what happened and what to do.
 
 use axum::Json;
+use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use capstan_control::ControlError;
+use capstan_fleet::FleetError;
 use capstan_meta::{MetaError, Remedy};
 use serde_json::json;
 
@@ -56,6 +58,30 @@ impl From<ControlError> for ApiError {
             | ControlError::BadValue(_)
             | ControlError::Store(_) => ApiError::of(error.remedy(), error.to_string()),
         }
+    }
+}
+
+impl From<FleetError> for ApiError {
+    fn from(error: FleetError) -> ApiError {
+        let message = error.to_string();
+        match &error {
+            FleetError::NotFound(_) | FleetError::UnknownHost(_) => ApiError::not_found(message),
+            FleetError::NothingUnderWay | FleetError::NotStopped(_) | FleetError::Refused(_) => {
+                ApiError { status: StatusCode::CONFLICT, message }
+            }
+            FleetError::Invalid(_)
+            | FleetError::Policy { .. }
+            | FleetError::Contended(_)
+            | FleetError::Elsewhere(_)
+            | FleetError::BadValue(_)
+            | FleetError::Store(_) => ApiError::of(error.remedy(), message),
+        }
+    }
+}
+
+impl From<JsonRejection> for ApiError {
+    fn from(rejection: JsonRejection) -> ApiError {
+        ApiError { status: rejection.status(), message: rejection.body_text() }
     }
 }
 

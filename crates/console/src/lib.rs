@@ -1,11 +1,12 @@
 //! The HTTP side of a Capstan process: health, metrics, the JSON API and the start page.
 //!
-//! A router is made from a [`State`] and served by the binary, which decides where. This crate knows hosts and drains;
+//! A router is made from a [`State`] and served by the binary, which decides where. This crate knows hosts, drains and the fleet;
 //! it may not know how the process was configured or which roles it runs, except for what the state tells it.
 //!
 //! Read first: [`State`] (what is served), [`Health`] (when the process is ready), [`Metrics`] (what is counted).
 
 mod error;
+mod fleet;
 mod health;
 mod hosts;
 mod metrics;
@@ -14,11 +15,12 @@ mod page;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State as Extract;
+use axum::extract::{DefaultBodyLimit, State as Extract};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, put};
+use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
 use capstan_control::tasks::Supervisor;
+use capstan_fleet::Tree;
 use capstan_meta::{MetaError, Store, StoreStatus};
 use serde_json::json;
 
@@ -34,6 +36,8 @@ const STORE_DEADLINE: Duration = Duration::from_secs(2);
 pub struct State {
     /// The metadata store.
     pub store: Store,
+    /// The keys of the fleet in it.
+    pub fleet: Tree,
     /// Which parts of the process are ready.
     pub health: Health,
     /// What is counted.
@@ -79,9 +83,30 @@ pub fn router(state: State) -> Router {
         .route("/api/v1/hosts", get(hosts::list))
         .route("/api/v1/hosts/{id}", get(hosts::show))
         .route("/api/v1/hosts/{id}/drain", put(hosts::drain).delete(hosts::undrain))
+        .merge(fleet_routes())
         .fallback(not_found)
         .route_layer(counted)
         .with_state(state)
+}
+
+fn fleet_routes() -> Router<State> {
+    let locks = Router::new()
+        .route("/v1/pre-reboot", post(fleet::lock::pre_reboot))
+        .route("/v1/steady-state", post(fleet::lock::steady_state))
+        .layer(DefaultBodyLimit::max(fleet::lock::MAX_BODY_BYTES));
+    Router::new()
+        .route("/fleet", get(fleet::page::show))
+        .route("/api/v1/fleet/status", get(fleet::status))
+        .route("/api/v1/fleet/hosts", get(fleet::hosts))
+        .route("/api/v1/fleet/hosts/{lrn}/why", get(fleet::why))
+        .route("/api/v1/fleet/plan", get(fleet::plan))
+        .route("/api/v1/fleet/history", get(fleet::history))
+        .route("/api/v1/fleet/apply", post(fleet::apply))
+        .route("/api/v1/fleet/pause", post(fleet::pause))
+        .route("/api/v1/fleet/resume", post(fleet::resume))
+        .route("/api/v1/fleet/stop", post(fleet::stop))
+        .route("/api/v1/fleet/recover", post(fleet::recover))
+        .merge(locks)
 }
 
 async fn version(Extract(state): Extract<State>) -> Response {

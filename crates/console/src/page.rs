@@ -11,7 +11,7 @@ use crate::health::checks;
 use crate::hosts::standing;
 use crate::{ApiError, State};
 
-const STYLE: &str = "\
+pub(crate) const STYLE: &str = "\
 :root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #b35900; --soft: #767676; }\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }\
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }\
@@ -39,7 +39,7 @@ fn document(state: &State, reasons: &[String], hosts: Option<&HostList>) -> Stri
         "<!doctype html><html lang=en><head><meta charset=utf-8><title>Capstan - {host}</title>\
          <meta name=viewport content='width=device-width, initial-scale=1'><style>{STYLE}</style></head><body>\
          <header><h1>Capstan</h1><span>{host}, version {version}</span></header><main>{health}{hosts}{endpoints}</main>\
-         <footer>The same for programs: <a href=/api/v1/hosts>/api/v1/hosts</a>, <a href=/readyz>/readyz</a>, \
+         <footer>More: <a href=/fleet>updates of the fleet</a>. The same for programs: <a href=/api/v1/hosts>/api/v1/hosts</a>, <a href=/readyz>/readyz</a>, \
          <a href=/metrics>/metrics</a>, <a href=/version>/version</a></footer></body></html>\n",
         host = escape(host),
         version = escape(&about.version),
@@ -111,7 +111,7 @@ fn endpoints(endpoints: &[(String, String)]) -> String {
 }
 
 /// Text that is only text in HTML.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

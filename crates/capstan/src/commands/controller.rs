@@ -11,7 +11,7 @@ use crate::exit::Exit;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Today it ends drains that are over; the deciders of the services will run here.\nExample:\n  \
+    after_help = "It ends drains that are over and updates the fleet; the deciders of the other services will run here.\nExample:\n  \
     capstan controller --meta http://127.0.0.1:7701 --set http.listen=127.0.0.1:7720"
 )]
 pub(crate) struct ControllerArgs {
@@ -26,5 +26,6 @@ pub(crate) async fn run(args: ControllerArgs, context: &mut Context) -> Result<E
     let Remote { process, store, session, .. } = &remote;
     daemon::start_membership(process, session);
     daemon::start_controller(process, store, session, &config.host.id);
+    daemon::start_updater(process, store, &config.fleet.tree, &config.host.id, config.fleet.leader_ttl);
     remote.run("controller is up", args.ready_file.as_deref()).await
 }

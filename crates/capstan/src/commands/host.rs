@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use capstan_meta::Store;
 
 use crate::commands::remote::{Remote, open};
+use crate::config::{Config, HostRole};
 use crate::context::Context;
-use crate::daemon;
+use crate::daemon::{self, Process, WorkerPlace};
 use crate::exit::Exit;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  capstan host --meta http://127.0.0.1:7701 --set host.id=box2 --set \
-    http.listen=127.0.0.1:7710")]
+    http.listen=127.0.0.1:7710\n  \
+    capstan host --set host.roles=fleet --set fleet.lrn=2 --set fleet.trust=trust.json --set fleet.source=/srv/releases")]
 pub(crate) struct HostArgs {
     /// Write the endpoints as JSON to this file once the host is registered
     #[arg(long, value_name = "FILE")]
@@ -24,6 +27,29 @@ pub(crate) async fn run(args: HostArgs, context: &mut Context) -> Result<Exit> {
     let remote = open(&config, Some(&config.host.id), context).await?;
     let Remote { process, store, session, address, .. } = &remote;
     let addresses = BTreeMap::from([("http".to_owned(), address.to_string())]);
-    daemon::start_host(process, store, session, &config.host, &["console"], addresses)?;
+    let roles: Vec<&str> =
+        ["console"].into_iter().chain(config.host.roles.iter().map(|role| role.name())).collect();
+    daemon::start_host(process, store, session, &config.host, &roles, addresses)?;
+    for role in &config.host.roles {
+        match role {
+            HostRole::Fleet => start_fleet(process, store, &config)?,
+        }
+    }
     remote.run("host is up", args.ready_file.as_deref()).await
+}
+
+/// This host's software is updated with the fleet.
+fn start_fleet(process: &Process, store: &Store, config: &Config) -> Result<()> {
+    let settings = &config.fleet;
+    // The settings were refused without these; see the checks of `host.roles`.
+    let lrn = settings.lrn.context("fleet.lrn is not set")?;
+    let trust = settings.trust.clone().context("fleet.trust is not set")?;
+    let ttl = config.host.lease_ttl;
+    let mut place =
+        WorkerPlace::new(lrn, config.host.id.parse()?, &settings.dir, &settings.root, trust, ttl)?;
+    if let Some(source) = &settings.source {
+        place.source = source.clone();
+    }
+    daemon::start_worker(process, store, &settings.tree, place);
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use capstan_control::api::{self, HostLine};
 use capstan_control::drain::DrainPhase;
+use capstan_fleet::Fleet;
 use serde_json::json;
 
 use crate::commands::version::VERSION;
@@ -30,6 +31,7 @@ pub(crate) async fn run(_: StatusArgs, context: &mut Context) -> Result<Exit> {
     let mut findings: Vec<Finding> = list.problems.iter().map(|problem| unreadable(problem)).collect();
     findings.extend(list.hosts.iter().filter_map(finding));
     findings.extend(list.hosts.iter().filter_map(version_skew));
+    findings.extend(stopped_update(&Fleet::new(store, context.config()?.fleet.tree)).await?);
     if list.hosts.is_empty() {
         findings.push(Finding {
             what: "no host is registered".to_owned(),
@@ -56,6 +58,15 @@ pub(crate) async fn run(_: StatusArgs, context: &mut Context) -> Result<Exit> {
         }
     }
     Ok(if findings.is_empty() { Exit::Done } else { Exit::Failed })
+}
+
+/// An update of the fleet that waits for an operator.
+async fn stopped_update(fleet: &Fleet) -> Result<Option<Finding>> {
+    let request = fleet.store().read(&fleet.tree().current()).await?.map(|seen| seen.record);
+    Ok(request.filter(|request| request.stop).map(|request| Finding {
+        what: format!("the update of the fleet to {} is stopped ({})", request.version, request.stop_reason),
+        to_do: "see why (capstan fleet status), then: capstan fleet recover".to_owned(),
+    }))
 }
 
 fn unreadable(problem: &str) -> Finding {

@@ -1,7 +1,7 @@
 //! `capstan up`: everything for one machine in one process.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use crate::commands::version::VERSION;
 use crate::config::{Config, Flag, Mode};
 use crate::context::Context;
-use crate::daemon::{self, Endpoints, Process};
+use crate::daemon::{self, Endpoints, LocalHost, Process};
 use crate::exit::Exit;
 use crate::logging;
 use crate::output::Format;
@@ -53,10 +53,10 @@ pub(crate) async fn run(args: UpArgs, context: &mut Context) -> Result<Exit> {
     let mut process = Process::new(config.host.stop_deadline)?;
     let opened = open(&config).await?;
     let endpoints = opened.endpoints.clone();
-    start(&mut process, opened, &config)?;
+    let hosts = start(&mut process, opened, &config).await?;
     let announce = || {
         endpoints.announce(&config.meta.dir, args.ready_file.as_deref())?;
-        greet(&endpoints, context)
+        greet(&endpoints, &hosts, context)
     };
     let exit = process.run(announce).await;
     Endpoints::withdraw(&config.meta.dir);
@@ -89,7 +89,7 @@ async fn open(config: &Config) -> Result<Opened> {
     Ok(Opened { http, wire, embedded, endpoints })
 }
 
-fn start(process: &mut Process, opened: Opened, config: &Config) -> Result<()> {
+async fn start(process: &mut Process, opened: Opened, config: &Config) -> Result<Vec<LocalHost>> {
     let Opened { http, wire, embedded, endpoints } = opened;
     let store = Store::new(embedded.clone());
     let addresses = BTreeMap::from([
@@ -99,6 +99,7 @@ fn start(process: &mut Process, opened: Opened, config: &Config) -> Result<()> {
     let watched = embedded.clone();
     let state = State {
         store: store.clone(),
+        fleet: config.fleet.tree.clone(),
         health: process.health.clone(),
         metrics: Metrics::with_watchers(VERSION, move || watched.watchers()),
         tasks: process.supervisor.clone(),
@@ -109,11 +110,18 @@ fn start(process: &mut Process, opened: Opened, config: &Config) -> Result<()> {
     let session = daemon::start_session(store.clone(), &config.host);
     daemon::start_controller(process, &store, &session, &config.host.id);
     let roles = ["meta", "controller", "console"];
-    daemon::start_host(process, &store, &session, &config.host, &roles, addresses)
+    daemon::start_host(process, &store, &session, &config.host, &roles, addresses)?;
+    // An updater that died with this process need not be waited for longer than the process itself.
+    let ttl = config.fleet.leader_ttl.min(config.host.lease_ttl);
+    daemon::start_updater(process, &store, &config.fleet.tree, &config.host.id, ttl);
+    let mut hosts = daemon::local_hosts(config)?;
+    daemon::start_local_fleet(process, &store, config, &mut hosts).await?;
+    daemon::start_local_hosts(process, &store, &session, &hosts)?;
+    Ok(hosts)
 }
 
 /// What runs where, and what to type next.
-fn greet(endpoints: &Endpoints, context: &mut Context) -> Result<()> {
+fn greet(endpoints: &Endpoints, hosts: &[LocalHost], context: &mut Context) -> Result<()> {
     if context.out.format == Format::Json {
         return context.out.json(endpoints).and_then(|()| context.out.flush());
     }
@@ -125,22 +133,46 @@ fn greet(endpoints: &Endpoints, context: &mut Context) -> Result<()> {
     } else {
         format!(" --meta {}", endpoints.meta)
     };
+    let (playing, fleet) = match hosts {
+        [] => (String::new(), String::new()),
+        [.., last] => (
+            format!(
+                "  local      {} hosts: local-1 to {}, below {}/hosts\n",
+                hosts.len(),
+                last.id,
+                dir.display()
+            ),
+            try_fleet(&dir, &there),
+        ),
+    };
     context.out.line(format!(
         "Capstan {VERSION} is up.\n\n  \
          console    {http}\n  \
          metadata   {meta} (etcd v3 wire)\n  \
          host       {host}\n  \
-         data       {dir}\n\n\
+         data       {dir}\n{playing}\n\
          Next, in another terminal:\n\n  \
          capstan status{there}\n  \
          capstan hosts list{there}\n  \
          capstan meta tree{there}\n  \
          ETCDCTL_API=3 etcdctl --endpoints {wire} get / --prefix\n\n\
-         Ctrl-C stops it; the data stays.",
+         {fleet}Ctrl-C stops it; the data stays.",
         meta = endpoints.meta,
         // etcdctl 3.4 takes a scheme for most commands, but not for `endpoint status`.
         wire = endpoints.meta.trim_start_matches("http://"),
         dir = dir.display(),
     ))?;
     context.out.flush()
+}
+
+/// How a newcomer updates the local hosts.
+fn try_fleet(dir: &Path, there: &str) -> String {
+    let sample =
+        if there.is_empty() { String::new() } else { format!(" {}", dir.join(daemon::SAMPLE_DIR).display()) };
+    format!(
+        "Update the local hosts, one drained host at a time:\n\n  \
+         capstan fleet release sample{sample}\n  \
+         capstan fleet apply{there}\n  \
+         capstan fleet status --watch{there}\n\n"
+    )
 }

@@ -146,10 +146,61 @@ pub(crate) const KEYS: &[Key] = &[
         "For how long the host counts as alive after it was last heard of (2s to 10m).",
     ),
     key(
+        "host.roles",
+        Kind::List,
+        "",
+        "What `capstan host` does beside being a host: `fleet` (its software is updated by the fleet's worker).",
+    ),
+    key(
         "host.stop_deadline",
         Kind::Span,
         "10s",
         "How long a stop waits for what is still running before it names it and gives up.",
+    ),
+    key(
+        "fleet.prefix",
+        Kind::Text,
+        "/neco/",
+        "Where the keys of the fleet begin. Everyone who has to do with one fleet sets the same.",
+    ),
+    key("fleet.lrn", Kind::Text, "", "Number of this host in the fleet (role `fleet`)."),
+    key(
+        "fleet.root",
+        Kind::Path,
+        "/",
+        "Root directory into which packages are installed. Maintainer scripts run outside of a root that is not `/`, \
+         with `DPKG_ROOT` set.",
+    ),
+    key(
+        "fleet.dir",
+        Kind::Path,
+        "data/fleet",
+        "The worker's own directory: journal, fetched artifacts, images. One worker at a time may open it.",
+    ),
+    key(
+        "fleet.source",
+        Kind::Text,
+        "",
+        "Where this host fetches releases unless the fleet's own setting `source` says otherwise: a directory, an \
+         `http://` or `https://` address, or `github:owner/name#tag-prefix`.",
+    ),
+    key(
+        "fleet.trust",
+        Kind::Path,
+        "",
+        "The trust file (JSON): whose signatures make a release one that this host installs (role `fleet`).",
+    ),
+    key(
+        "fleet.leader_ttl",
+        Kind::Span,
+        "60s",
+        "For how long an updater that died still counts as the leader (2s to 10m).",
+    ),
+    key(
+        "up.hosts",
+        Kind::Count,
+        "3",
+        "How many local hosts `capstan up` plays, each with a root directory of its own below `meta.dir`; at most 64.",
     ),
     key("log.format", Kind::Choice(&["text", "json"]), "text", "Form of the log lines on stderr."),
     key(

@@ -2,6 +2,7 @@
 //!
 //! A [`Config`] exists only if all of it is valid, and it is made before anything is opened or bound.
 
+mod fleet;
 mod keys;
 mod layers;
 mod suggest;
@@ -12,6 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use fleet::{Fleet, HostRole};
 pub(crate) use keys::{KEYS, Kind};
 pub(crate) use layers::{Flag, Layers, Origin, Sources, shown};
 pub(crate) use value::{Value, span};
@@ -22,6 +24,9 @@ pub(crate) struct Config {
     pub(crate) meta: Meta,
     pub(crate) http_listen: SocketAddr,
     pub(crate) host: Host,
+    pub(crate) fleet: Fleet,
+    /// How many local hosts `capstan up` plays.
+    pub(crate) up_hosts: u32,
 }
 
 /// Section `meta`.
@@ -81,6 +86,7 @@ pub(crate) struct ServeTls {
 pub(crate) struct Host {
     pub(crate) id: String,
     pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) roles: Vec<HostRole>,
     pub(crate) lease_ttl: Duration,
     pub(crate) stop_deadline: Duration,
 }
@@ -120,7 +126,9 @@ impl Reader<'_> {
             self.closed(address, "http.listen", "http.allow_insecure", "");
         }
         let host = self.host();
-        Some(Config { meta: meta?, http_listen: http_listen?, host: host? })
+        let fleet = self.fleet(host.as_ref().map(|host| host.roles.as_slice()).unwrap_or_default());
+        let up_hosts = self.up_hosts();
+        Some(Config { meta: meta?, http_listen: http_listen?, host: host?, fleet: fleet?, up_hosts })
     }
 
     fn meta(&mut self) -> Option<Meta> {
@@ -222,12 +230,19 @@ impl Reader<'_> {
         if !is_name(&id) {
             self.problem("host.id", &format!("\"{id}\" must be 1 to 64 letters, digits, `.`, `_` or `-`"));
         }
-        let lease_ttl = self.span("host.lease_ttl");
-        if !(Duration::from_secs(2)..=Duration::from_secs(600)).contains(&lease_ttl) {
-            self.problem("host.lease_ttl", "must be between 2s and 10m");
-        }
+        let lease_ttl = self.lease("host.lease_ttl");
         let Some(Value::Labels(labels)) = self.value("host.labels") else { return None };
-        Some(Host { id, labels, lease_ttl, stop_deadline: self.span("host.stop_deadline") })
+        let roles = self.roles();
+        Some(Host { id, labels, roles, lease_ttl, stop_deadline: self.span("host.stop_deadline") })
+    }
+
+    /// How long somebody counts as alive: neither flickering nor missed for long.
+    fn lease(&mut self, path: &str) -> Duration {
+        let ttl = self.span(path);
+        if !(Duration::from_secs(2)..=Duration::from_secs(600)).contains(&ttl) {
+            self.problem(path, "must be between 2s and 10m");
+        }
+        ttl
     }
 
     fn address(&mut self, path: &str) -> Option<SocketAddr> {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use capstan_console::Health;
@@ -23,14 +24,18 @@ use crate::commands::version::VERSION;
 use crate::config;
 
 /// What `/readyz` calls this part, and the name of the service that answers drains.
-const PART: &str = "host";
+pub(super) const PART: &str = "host";
 /// The part of a lease's time that is kept for clocks that run apart.
 const MARGIN_SHARE: u32 = 5;
 
 /// Begins the lease under which everything of this process is registered.
 pub(crate) fn start_session(store: Store, settings: &config::Host) -> Session {
-    let ttl = settings.lease_ttl;
-    Session::start(store, SessionOptions { ttl, margin: ttl / MARGIN_SHARE, ..SessionOptions::default() })
+    Session::start(store, lease_options(settings.lease_ttl))
+}
+
+/// How a lease of this time is kept.
+pub(super) fn lease_options(ttl: Duration) -> SessionOptions {
+    SessionOptions { ttl, margin: ttl / MARGIN_SHARE, ..SessionOptions::default() }
 }
 
 /// Registers the host and keeps it registered; answers drains; leaves when the process stops.
@@ -43,11 +48,11 @@ pub(crate) fn start_host(
     addresses: BTreeMap<String, String>,
 ) -> Result<()> {
     let id: HostId = settings.id.parse()?;
-    let agent = DrainAgent { host: id.clone(), service: PART.parse()? };
+    start_drain_agent(process, store, &id)?;
     let record = HostRecord {
         boot: format!("{:x}-{}", clock::since_epoch().as_nanos(), std::process::id()),
         roles: roles.iter().map(|role| role.parse::<Role>()).collect::<Result<_, _>>()?,
-        services: vec![agent.service.clone()],
+        services: vec![PART.parse()?],
         addresses,
         version: VERSION.to_owned(),
         labels: settings.labels.clone(),
@@ -66,8 +71,14 @@ pub(crate) fn start_host(
         tracing::info!(host = %id, "left");
         ended
     });
+    Ok(())
+}
+
+/// Answers drains of a host for its daemon.
+pub(super) fn start_drain_agent(process: &Process, store: &Store, id: &HostId) -> Result<()> {
+    let agent = DrainAgent { host: id.clone(), service: PART.parse()? };
     let store = store.clone();
-    process.supervisor.start(LOOP, "drain agent", move |stop| {
+    process.supervisor.start(LOOP, &format!("drain agent of {id}"), move |stop| {
         let (store, agent) = (store.clone(), agent.clone());
         async move {
             let view = View::open(store.clone(), DrainKeeper::ranges(), ViewOptions::default()).await?;

@@ -2,8 +2,10 @@
 
 mod controller;
 mod endpoints;
+mod fleet;
 mod host;
 mod listen;
+mod local;
 mod notify;
 mod process;
 mod serve;
@@ -11,8 +13,10 @@ mod signal;
 
 pub(crate) use controller::{start_controller, start_membership};
 pub(crate) use endpoints::Endpoints;
+pub(crate) use fleet::{WorkerPlace, start_updater, start_worker};
 pub(crate) use host::{start_host, start_session};
 pub(crate) use listen::bind;
+pub(crate) use local::{LocalHost, SAMPLE_DIR, local_hosts, start_local_fleet, start_local_hosts};
 pub(crate) use process::Process;
 pub(crate) use serve::{open, start_http, start_wire};
 use signal::Signals;

@@ -88,7 +88,7 @@ fn samples_are_numbered() {
         let made = capstan(dir.path(), &["fleet", "release", "sample", "-o", "json"]).json();
         assert_eq!(made["version"], expected);
     }
-    let verify = ["fleet", "release", "verify", "sample-release/repository", "--release", "1.0.1", "--trust"];
-    let args: Vec<&str> = verify.iter().chain(&["sample-release/trust.json"]).copied().collect();
+    let verify = ["fleet", "release", "verify", "data/sample/repository", "--release", "1.0.1", "--trust"];
+    let args: Vec<&str> = verify.iter().chain(&["data/sample/trust.json"]).copied().collect();
     assert!(capstan(dir.path(), &args).ok().contains("image    capstan-sample-image:1.0.1"));
 }

@@ -21,6 +21,19 @@ const COMMANDS: &[&[&str]] = &[
     &["fleet", "release", "publish"],
     &["fleet", "release", "list"],
     &["fleet", "release", "sample"],
+    &["fleet", "init"],
+    &["fleet", "join"],
+    &["fleet", "leave"],
+    &["fleet", "status"],
+    &["fleet", "apply"],
+    &["fleet", "recover"],
+    &["fleet", "rollback"],
+    &["fleet", "skip"],
+    &["fleet", "policy"],
+    &["fleet", "policy", "set"],
+    &["fleet", "config"],
+    &["fleet", "vault"],
+    &["fleet", "vault", "set"],
     &["meta"],
     &["meta", "serve"],
     &["meta", "get"],
@@ -54,7 +67,7 @@ fn help_texts_are_as_reviewed() {
 fn completions_know_every_noun() {
     for shell in ["bash", "zsh", "fish"] {
         let script = capstan(".".as_ref(), &["completions", shell]).ok();
-        for noun in ["hosts", "meta", "status", "bench"] {
+        for noun in ["hosts", "fleet", "meta", "status", "bench"] {
             assert!(script.contains(noun), "{shell} does not complete {noun}");
         }
     }

@@ -7,6 +7,7 @@ mod binary;
 mod config;
 mod etcd;
 mod exits;
+mod fleet;
 mod fleet_release;
 mod golden;
 mod help;

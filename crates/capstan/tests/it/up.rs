@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::binary::{DEADLINE, Daemon, capstan, http};
 
 async fn up(label: &str) -> Daemon {
-    Daemon::start(label, &["up", "--port-base", "0", "--set", "host.id=one"]).await
+    let args = ["up", "--port-base", "0", "--set", "host.id=one", "--set", "up.hosts=0"];
+    Daemon::start(label, &args).await
 }
 
 #[tokio::test]
@@ -112,7 +113,7 @@ async fn kill_9_and_a_restart_keep_everything() {
 async fn ports_in_use_and_a_locked_directory_are_told_apart() {
     let ports = PortBlock::reserve(4).unwrap();
     let base = ports.base().to_string();
-    let up = Daemon::start("twice", &["up", "--port-base", &base]).await;
+    let up = Daemon::start("twice", &["up", "--port-base", &base, "--set", "up.hosts=0"]).await;
     assert_eq!(up.endpoint("http"), format!("http://127.0.0.1:{base}"));
     let same_ports = capstan(up.dir.path(), &["up", "--port-base", &base, "--dir", "other"]);
     assert_eq!(same_ports.code, 71, "{same_ports:#?}");
@@ -123,7 +124,8 @@ async fn ports_in_use_and_a_locked_directory_are_told_apart() {
 
 #[tokio::test]
 async fn logs_are_json_for_programs() {
-    let up = Daemon::start("json", &["up", "--port-base", "0", "--log", "json", "-o", "json"]).await;
+    let args = ["up", "--port-base", "0", "--log", "json", "-o", "json", "--set", "up.hosts=0"];
+    let up = Daemon::start("json", &args).await;
     let text = up.process.log_text();
     let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let registered =

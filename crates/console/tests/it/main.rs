@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
 
+mod fleet;
+
 use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use capstan_console::{About, Health, Metrics, State, router};
 use capstan_control::tasks::Supervisor;
+use capstan_fleet::Tree;
 use capstan_meta::Store;
 use capstan_meta::embedded::{Embedded, Options};
 use serde_json::Value;
@@ -18,6 +21,7 @@ fn state() -> (State, Embedded) {
     let about = About { version: "1.2.3".to_owned(), host: Some("<one>".to_owned()), endpoints: Vec::new() };
     let state = State {
         store: Store::new(store.clone()),
+        fleet: Tree::default(),
         health: Health::default(),
         metrics: Metrics::new("1.2.3"),
         tasks: Supervisor::default(),

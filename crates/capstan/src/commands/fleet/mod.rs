@@ -1,8 +1,20 @@
 //! `capstan fleet`: updates of the hosts.
 
+mod members;
 mod release;
+mod releases;
+mod reply;
+mod rules;
+mod screen;
+mod show;
+mod steer;
+mod vault;
+mod watch;
 
 use anyhow::Result;
+use capstan_control::keys::HostId;
+use capstan_fleet::api::Asker;
+use capstan_fleet::{Fleet, FleetError, Lrn};
 use clap::Subcommand;
 
 use crate::context::Context;
@@ -10,14 +22,111 @@ use crate::exit::Exit;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum FleetCommand {
+    /// Make a fleet of these hosts
+    Init(members::InitArgs),
+    /// Take a host into the fleet
+    Join(members::JoinArgs),
+    /// Let a host leave the fleet
+    Leave(members::LeaveArgs),
+    /// List the hosts of the fleet
+    Hosts,
+    /// Say how far the fleet is
+    Status(show::StatusArgs),
+    /// Say what a host is waiting for
+    Why {
+        /// The host: its number or its name
+        host: String,
+    },
+    /// Show what a release would do: waves, hosts, order, time; changes nothing
+    Plan {
+        /// The release; by default the newest one
+        release: Option<String>,
+    },
+    /// Have the fleet updated to a release
+    Apply(steer::ApplyArgs),
+    /// Let no host begin anything new; what is under way goes on
+    Pause(steer::WishArgs),
+    /// Let hosts begin again
+    Resume,
+    /// Stop the update on every host at once
+    Stop(steer::WishArgs),
+    /// Clear a stopped update away and begin anew
+    Recover(steer::RecoverArgs),
+    /// Begin the next wave without waiting any longer
+    Promote,
+    /// Go back to an older release
+    Rollback(steer::RollbackArgs),
+    /// Have a failed host try again
+    Retry {
+        /// The host: its number or its name
+        host: String,
+    },
+    /// Go on without a host
+    Skip(steer::SkipArgs),
     /// Make, sign, check and publish releases
     #[command(subcommand)]
     Release(release::ReleaseCommand),
+    /// See, check and set the rules of groups of hosts
+    #[command(subcommand)]
+    Policy(rules::PolicyCommand),
+    /// See and set what the fleet is configured with
+    #[command(subcommand)]
+    Config(rules::ConfigCommand),
+    /// List the updates that there were
+    History(show::HistoryArgs),
+    /// Keep the secrets with which Vault is opened
+    #[command(subcommand)]
+    Vault(vault::VaultCommand),
 }
 
 /// Carries out the command.
 pub(crate) async fn run(command: FleetCommand, context: &mut Context) -> Result<Exit> {
     match command {
+        FleetCommand::Init(args) => members::init(args, context).await,
+        FleetCommand::Join(args) => members::join(args, context).await,
+        FleetCommand::Leave(args) => members::leave(args, context).await,
+        FleetCommand::Hosts => members::hosts(context).await,
+        FleetCommand::Status(args) => show::status(args, context).await,
+        FleetCommand::Why { host } => show::why(&host, context).await,
+        FleetCommand::Plan { release } => show::plan(release, context).await,
+        FleetCommand::Apply(args) => steer::apply(args, context).await,
+        FleetCommand::Pause(args) => steer::pause(args, context).await,
+        FleetCommand::Resume => steer::resume(context).await,
+        FleetCommand::Stop(args) => steer::stop(args, context).await,
+        FleetCommand::Recover(args) => steer::recover(args, context).await,
+        FleetCommand::Promote => steer::promote(context).await,
+        FleetCommand::Rollback(args) => steer::rollback(args, context).await,
+        FleetCommand::Retry { host } => steer::retry(&host, context).await,
+        FleetCommand::Skip(args) => steer::skip(args, context).await,
         FleetCommand::Release(command) => release::run(command, context).await,
+        FleetCommand::Policy(command) => rules::policy(command, context).await,
+        FleetCommand::Config(command) => rules::config(command, context).await,
+        FleetCommand::History(args) => show::history(args, context).await,
+        FleetCommand::Vault(command) => vault::run(command, context).await,
     }
+}
+
+/// The fleet that the settings name.
+async fn fleet(context: &Context) -> Result<Fleet> {
+    let tree = context.config()?.fleet.tree;
+    Ok(Fleet::new(context.store().await?, tree))
+}
+
+/// Who asks: the user at the keyboard.
+fn asker(reason: &str) -> Asker {
+    let by = std::env::var("USER").ok().filter(|user| !user.is_empty());
+    Asker { by: by.unwrap_or_else(|| "operator".to_owned()), reason: reason.to_owned() }
+}
+
+/// The number of a host that somebody named by its number or by its name in the kernel.
+async fn named(fleet: &Fleet, host: &str) -> Result<Lrn, FleetError> {
+    if let Ok(lrn) = host.parse::<Lrn>() {
+        return Ok(lrn);
+    }
+    let id: HostId = host.parse()?;
+    let hosts = fleet.hosts().await?.hosts;
+    let found = hosts.iter().find(|line| line.host.as_ref() == Some(&id));
+    found.map(|line| line.lrn).ok_or_else(|| {
+        FleetError::NotFound(format!("host {host} (`capstan fleet hosts` shows numbers and names)"))
+    })
 }

@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::context::Context;
+use crate::daemon;
 use crate::exit::Exit;
 use crate::output::{Format, say};
 
@@ -111,9 +112,8 @@ pub(crate) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SampleArgs {
-    /// Where repository, trust file and key go
-    #[arg(default_value = "sample-release")]
-    dir: PathBuf,
+    /// Where repository, trust file and key go; by default where the hosts of `capstan up` look (meta.dir/sample)
+    dir: Option<PathBuf>,
     /// The version; by default the one behind the last sample
     #[arg(long = "release", value_name = "VERSION")]
     release: Option<Version>,
@@ -241,11 +241,15 @@ async fn list(args: &ListArgs, context: &mut Context) -> Result<()> {
 }
 
 async fn sample(args: &SampleArgs, context: &mut Context) -> Result<()> {
+    let dir = match &args.dir {
+        Some(dir) => dir.clone(),
+        None => context.config()?.meta.dir.join(daemon::SAMPLE_DIR),
+    };
     let version = match &args.release {
         Some(version) => version.clone(),
-        None => next_sample(&args.dir).await?,
+        None => next_sample(&dir).await?,
     };
-    let sample = make::sample(&args.dir, &version, now())?;
+    let sample = make::sample(&dir, &version, now())?;
     match context.out.format {
         Format::Json => context.out.json(&json!({
             "version": version, "repository": sample.repository, "trust": sample.trust, "key": sample.key,

@@ -1,0 +1,173 @@
+//! The roles of the fleet in a process: the updater, which decides for all hosts, and the worker, which updates one.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use capstan_console::Health;
+use capstan_control::keys::HostId;
+use capstan_fleet::artifact::dpkg::{DpkgOptions, Durability, Scripts};
+use capstan_fleet::release::{Source, SourceSpec, SpecError};
+use capstan_fleet::run::{CacheUse, Host, HostConfig, Launcher, Runner as _};
+use capstan_fleet::status::{HostInfo, HostLease};
+use capstan_fleet::updater::UpdaterOptions;
+use capstan_fleet::worker::shell::{self, WorkerOptions};
+use capstan_fleet::world::Settings;
+use capstan_fleet::{Lrn, Tree, updater};
+use capstan_meta::record::Key as _;
+use capstan_meta::session::SessionOptions;
+use capstan_meta::view::{Ranges, View, ViewOptions};
+use capstan_meta::{Store, Txn, clock};
+use tokio_util::sync::CancellationToken;
+
+use super::host::lease_options;
+use super::process::{LOOP, Process, in_words};
+use crate::commands::version::VERSION;
+
+/// Stands for election among the updaters of a fleet and decides when elected.
+pub(crate) fn start_updater(process: &Process, store: &Store, tree: &Tree, name: &str, ttl: Duration) {
+    let (store, tree) = (store.clone(), tree.clone());
+    let options = UpdaterOptions { session: lease_options(ttl), ..UpdaterOptions::named(name) };
+    process.supervisor.start(LOOP, "fleet updater", move |stop| {
+        let (store, tree, options) = (store.clone(), tree.clone(), options.clone());
+        async move { Ok(updater::run(&store, &tree, options, &stop).await?) }
+    });
+}
+
+/// Everything about the worker of one host.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerPlace {
+    /// The host's number in the fleet.
+    pub(crate) lrn: Lrn,
+    /// The name under which its services register.
+    pub(crate) id: HostId,
+    /// Its directories.
+    pub(crate) host: HostConfig,
+    /// Where it fetches releases unless the fleet says otherwise.
+    pub(crate) source: SourceSpec,
+    /// How its lease is kept.
+    pub(crate) session: SessionOptions,
+}
+
+impl WorkerPlace {
+    /// A host whose worker keeps everything below `dir` and installs into `root`.
+    pub(crate) fn new(
+        lrn: Lrn,
+        id: HostId,
+        dir: &Path,
+        root: &Path,
+        trust: PathBuf,
+        ttl: Duration,
+    ) -> Result<WorkerPlace> {
+        let (dir, root) = (std::path::absolute(dir)?, std::path::absolute(root)?);
+        let own = root == Path::new("/");
+        let scripts = if own { Scripts::InRoot } else { Scripts::Outside };
+        let host = HostConfig {
+            state: dir.clone(),
+            cache: dir.join("cache"),
+            cache_use: CacheUse::Own,
+            images: dir.join("images"),
+            dpkg: DpkgOptions { scripts, ..DpkgOptions::new(root) },
+            trust: std::path::absolute(trust)?,
+            worker_version: VERSION.parse().context("the version of this build")?,
+            launcher: if own { Launcher::detect() } else { Launcher::Direct },
+        };
+        let source = SourceSpec::Directory(dir.join("releases"));
+        Ok(WorkerPlace { lrn, id, host, source, session: lease_options(ttl) })
+    }
+
+    /// The same on a host that can be made anew: several of them share one cache, and nothing waits for the disk.
+    pub(crate) fn disposable(mut self, cache: PathBuf) -> WorkerPlace {
+        self.host.cache = cache;
+        self.host.cache_use = CacheUse::Shared;
+        self.host.dpkg.durability = Durability::Unsafe;
+        self
+    }
+}
+
+/// Runs the worker of a host.
+pub(crate) fn start_worker(process: &Process, store: &Store, tree: &Tree, place: WorkerPlace) {
+    let part = format!("fleet worker {}", place.lrn);
+    process.health.waiting(&part, "not started yet");
+    let (store, tree, health) = (store.clone(), tree.clone(), process.health.clone());
+    process.supervisor.start(LOOP, &part.clone(), move |stop| {
+        let (store, tree, place) = (store.clone(), tree.clone(), place.clone());
+        let (health, part) = (health.clone(), part.clone());
+        async move {
+            let worked = work(&store, &tree, place, &health, &part, &stop).await;
+            if let Err(error) = &worked {
+                health.waiting(&part, format!("{error:#}"));
+            }
+            worked.map_err(in_words)
+        }
+    });
+}
+
+async fn work(
+    store: &Store,
+    tree: &Tree,
+    place: WorkerPlace,
+    health: &Health,
+    part: &str,
+    stop: &CancellationToken,
+) -> Result<()> {
+    let host = Arc::new(Host::open(place.host, place.source.connect(None)?)?);
+    declare_name(store, tree, place.lrn, &place.id).await?;
+    let config =
+        View::open(store.clone(), Ranges::new().with(&tree.config()), ViewOptions::default()).await?;
+    let lease = HostLease {
+        boot: format!("{:x}-{}", clock::since_epoch().as_nanos(), std::process::id()),
+        worker_version: VERSION.to_owned(),
+        release: host.current().await?.map(|release| release.to_string()).unwrap_or_default(),
+        ..HostLease::default()
+    };
+    let options = WorkerOptions { lease, session: place.session, ..WorkerOptions::of(place.lrn) };
+    health.ready(part);
+    tracing::info!(lrn = %place.lrn, host = %place.id, "fleet worker runs");
+    tokio::select! {
+        ended = shell::run(store, tree, host.clone(), options, stop) => Ok(ended?),
+        () = follow_source(&host, &config, tree, &place.source) => Ok(()),
+    }
+}
+
+/// Says under which name this host's services register, unless an operator said so: a drain has to reach them.
+async fn declare_name(store: &Store, tree: &Tree, lrn: Lrn, id: &HostId) -> Result<()> {
+    let key = tree.host_info(lrn);
+    let seen = store.read(&key).await?;
+    let info: HostInfo = seen.as_ref().map(|seen| seen.record.clone()).unwrap_or_default();
+    match &info.host {
+        Some(told) if told == id => {}
+        Some(told) => {
+            tracing::warn!(%lrn, %id, %told, "the fleet knows this host under another name; join it anew");
+        }
+        None => {
+            let named = HostInfo { host: Some(id.clone()), ..info };
+            let txn = Txn::new().when(key.as_seen(seen.as_ref())).then(key.put(&named));
+            // Who lost this race to an operator has nothing to say any more.
+            store.commit(txn).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Has the host fetch from where the fleet says, as soon as it says so. Ends with the view.
+async fn follow_source(host: &Host, config: &View, tree: &Tree, own: &SourceSpec) {
+    let mut changes = config.changes();
+    let mut seen = changes.mark_seen();
+    loop {
+        match source(&Settings::read(&*seen, tree), own) {
+            Ok(source) => host.set_source(source),
+            Err(error) => tracing::warn!(%error, "the fleet's source cannot be used; the one before stays"),
+        }
+        match changes.next().await {
+            Some(delta) => seen = delta.after,
+            None => return,
+        }
+    }
+}
+
+fn source(settings: &Settings, own: &SourceSpec) -> Result<Arc<dyn Source>, SpecError> {
+    let told = settings.source.as_deref().map(str::parse::<SourceSpec>).transpose()?;
+    told.as_ref().unwrap_or(own).connect(settings.proxy.as_deref())
+}
