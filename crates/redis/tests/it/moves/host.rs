@@ -102,7 +102,9 @@ impl Host {
 
 pub(super) async fn connect(address: std::net::SocketAddr) -> MultiplexedConnection {
     let client = redis::Client::open(format!("redis://{address}/")).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
+    // A loaded machine is slow; nothing here is about that.
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(SOON));
+    client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
 async fn accept(port: Arc<TcpListener>, moves: Moves) {

@@ -3,4 +3,5 @@
 mod host;
 mod raw;
 mod shadow;
+mod speed;
 mod workload;
