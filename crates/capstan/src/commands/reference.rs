@@ -56,7 +56,8 @@ fn metadata() -> String {
     let mut page = String::from(
         "# Metadata\n\nEvery key that Capstan writes, printed from the declarations in the `keys.rs` files by `capstan reference \
          metadata`; do not edit.\nThe tree is the contract: all of it can be read with `etcdctl get / --prefix` or `capstan \
-         meta tree`. With `meta.prefix` set, every key\nbegins with that prefix.\n\n",
+         meta tree`. With `meta.prefix` set, every key\nbegins with that prefix. `{root}` \
+         is the setting `fleet.prefix` without its last slash: `/neco` unless told otherwise.\n\n",
     );
     page.push_str("| key | record | format | written by | lives |\n|---|---|---|---|---|\n");
     for doc in CATALOGUES.iter().copied().flatten() {

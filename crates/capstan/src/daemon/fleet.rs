@@ -91,7 +91,7 @@ pub(crate) fn start_worker(process: &Process, store: &Store, tree: &Tree, place:
     let part = format!("fleet worker {}", place.lrn);
     process.health.waiting(&part, "not started yet");
     let (store, tree, health) = (store.clone(), tree.clone(), process.health.clone());
-    process.supervisor.start(LOOP, &part.clone(), move |stop| {
+    process.supervisor.start(LOOP, part.clone(), move |stop| {
         let (store, tree, place) = (store.clone(), tree.clone(), place.clone());
         let (health, part) = (health.clone(), part.clone());
         async move {

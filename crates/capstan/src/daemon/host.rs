@@ -78,7 +78,7 @@ pub(crate) fn start_host(
 pub(super) fn start_drain_agent(process: &Process, store: &Store, id: &HostId) -> Result<()> {
     let agent = DrainAgent { host: id.clone(), service: PART.parse()? };
     let store = store.clone();
-    process.supervisor.start(LOOP, &format!("drain agent of {id}"), move |stop| {
+    process.supervisor.start(LOOP, format!("drain agent of {id}"), move |stop| {
         let (store, agent) = (store.clone(), agent.clone());
         async move {
             let view = View::open(store.clone(), DrainKeeper::ranges(), ViewOptions::default()).await?;

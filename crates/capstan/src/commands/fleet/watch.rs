@@ -56,7 +56,7 @@ enum Drawn {
     /// The last line about each thing.
     Lines(BTreeMap<String, String>),
     /// The last document.
-    Documents(Option<FleetStatus>),
+    Documents(Option<Box<FleetStatus>>),
 }
 
 impl Drawn {
@@ -81,7 +81,7 @@ impl Drawn {
                 if !same {
                     context.out.json_line(status)?;
                 }
-                *before = Some(status.clone());
+                *before = Some(Box::new(status.clone()));
             }
         }
         context.out.flush()
