@@ -64,7 +64,7 @@ impl Request {
         self.generation == other.generation
             && self.version == other.version
             && self.started_at == other.started_at
-            && self.members() == other.members()
+            && (self.servers == other.servers || self.members() == other.members())
     }
 }
 

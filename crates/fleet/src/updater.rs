@@ -20,6 +20,7 @@ use crate::courier::Courier;
 use crate::decide::decide;
 use crate::encoding::Moment;
 use crate::keys::{TermKey, Tree};
+use crate::scout::Scout;
 use crate::txns::txn;
 use crate::world::World;
 
@@ -120,7 +121,8 @@ pub async fn run(
     let election =
         Election::new(store.clone(), session.clone(), tree.ballot(), options.name.clone(), options.seed);
     let mut elected: Elected<TermKey> = Elected { election, term_key: tree.term() };
+    let scout = Scout::new(store.clone(), tree.clone(), view.clone(), options.name.clone());
     let courier = Courier::new(store.clone(), tree.clone(), view, options.name, options.cluster);
-    tokio::join!(run_elected(&reconciler, &mut elected, stop), courier.run(stop));
+    tokio::join!(run_elected(&reconciler, &mut elected, stop), courier.run(stop), scout.run(stop));
     session.close().await
 }

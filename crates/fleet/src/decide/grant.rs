@@ -160,14 +160,20 @@ fn domain_of(world: &World, lrn: Lrn, policy: &Policy) -> String {
     value.cloned().unwrap_or_default()
 }
 
-/// Whether a host is out of service, by the rollout's doing or not.
+/// Whether a host is out of service, by the rollout's doing or not. One that failed and went back to the version that it
+/// kept is not.
 fn is_out(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
-    let failed = matches!(rollout.standings.get(&lrn), Some(Standing::Failed(_) | Standing::Absent));
+    let went_back = rollout.report(lrn).is_some_and(|report| !report.rolled_back_to.is_empty());
+    let standing = match rollout.standings.get(&lrn) {
+        Some(Standing::Absent) => true,
+        Some(Standing::Failed(_)) => !went_back,
+        Some(Standing::Skipped | Standing::Silent | Standing::At(_) | Standing::Finished) | None => false,
+    };
     let drained = match emptiness(world, lrn) {
         Emptiness::Nothing | Emptiness::Unasked => false,
         Emptiness::Draining(_) | Emptiness::Empty | Emptiness::Returning(_) => true,
     };
-    failed || drained || rollout.is_in_slot(lrn)
+    standing || drained || rollout.is_in_slot(lrn)
 }
 
 /// Hosts of a segment that begin now.

@@ -35,7 +35,10 @@ pub(super) fn once(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm
     if done {
         return waiting(rollout, step, |lrn| !rollout.has_done(lrn, step), "go on behind");
     }
-    if rollout.has_done(host, step) {
+    // What it has done counts even if it is gone by now.
+    let has_done =
+        rollout.report(host).is_some_and(|report| !report.error && (report.finished || report.step > step));
+    if has_done {
         let released = Released { done: true, ..released(world, rollout, step, Some(host)) };
         return Decision::act(Move::Release(released), format!("host {host} has done step {step} for all"));
     }

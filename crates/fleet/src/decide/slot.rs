@@ -19,7 +19,7 @@ pub(super) fn moves(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Vec<
             let idle = Desired {
                 generation: rollout.request.generation,
                 phase: Phase::Done,
-                through: rollout.steps,
+                through: 0,
                 attempt: 0,
                 at: world.now,
                 failure: None,
@@ -59,10 +59,11 @@ impl Host<'_, '_> {
         }
     }
 
-    /// A host that an earlier request left drained, and that has the release now.
+    /// A host that an earlier request left drained. Its step was cut at a safe point, and somebody has looked since:
+    /// it goes back to work, or it would keep the other replicas of what it holds from being drained.
     fn left_drained(&self) -> Option<HostMove> {
-        let finished = self.rollout.standings.get(&self.lrn) == Some(&Standing::Finished);
-        (finished && is_ours(self.world, self.lrn)).then(|| {
+        let failed = matches!(self.rollout.standings.get(&self.lrn), Some(Standing::Failed(_)));
+        (!failed && is_ours(self.world, self.lrn)).then(|| {
             self.to(Phase::Return, Some(DrainWish::Return), "was left drained by an earlier request")
         })
     }

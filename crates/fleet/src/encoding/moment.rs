@@ -45,7 +45,11 @@ impl Moment {
     /// How long after 1970 it is; zero for what was before.
     #[must_use]
     pub fn as_epoch(self) -> Duration {
-        Duration::from_nanos(u64::try_from(self.at.as_nanosecond()).unwrap_or(0))
+        let (seconds, nanos) = (self.at.as_second(), self.at.subsec_nanosecond());
+        match (u64::try_from(seconds), u32::try_from(nanos)) {
+            (Ok(seconds), Ok(nanos)) => Duration::new(seconds, nanos),
+            (Err(_), _) | (_, Err(_)) => Duration::ZERO,
+        }
     }
 
     /// How long ago it was at another moment; zero if it was not yet.
@@ -208,6 +212,9 @@ mod tests {
         assert_eq!(nanos.to_string(), "2018-11-02T08:23:49.9Z");
         assert_eq!(nanos.to_seconds_text(), "2018-11-02T08:23:49Z");
         assert_eq!(Moment::from_unix(1).as_epoch(), Duration::from_secs(1));
+        let far: Moment = "2999-01-01T00:00:00.5Z".parse().unwrap();
+        assert_eq!(Moment::since_epoch(far.as_epoch()), far, "further away than 64 bits of nanoseconds");
+        assert_eq!(Moment::default().as_epoch(), Duration::ZERO);
     }
 
     #[test]

@@ -3,8 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation is how a test reports")]
 
 mod artifact;
+mod conformance;
+mod decisions;
 mod host_journal;
 mod install;
 mod release;
 mod rig;
 mod rollout;
+mod scenarios;
+mod simulation;
+mod traffic;

@@ -4,6 +4,7 @@
 
 pub(crate) mod memory;
 pub(crate) mod releases;
+pub(crate) mod webhook;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -148,6 +149,27 @@ impl Rig {
             host.offer(manifest.clone());
         }
         self.put(&key, &record).await;
+    }
+
+    /// The calls of operators.
+    pub(crate) fn fleet(&self) -> capstan_fleet::Fleet {
+        capstan_fleet::Fleet::new(self.store.clone(), self.tree.clone())
+    }
+
+    /// Waits until this host's worker is up.
+    pub(crate) async fn until_up(&self, lrn: u32) {
+        let lease = self.tree.host_lease(Lrn(lrn));
+        eventually("the worker is up", SOON, async || self.read(&lease).await.ok_or("no lease")).await;
+    }
+
+    /// Waits until a host has begun these steps of a request.
+    pub(crate) async fn until_begun(&self, lrn: u32, generation: u64, steps: &[u32]) {
+        let host = self.hosts[&Lrn(lrn)].clone();
+        eventually("the steps are begun", SOON, async || match host.begun(generation) {
+            begun if begun == steps => Ok(()),
+            begun => Err(format!("{begun:?}; {}", self.tell().await)),
+        })
+        .await;
     }
 
     /// The fleet is to have this release.

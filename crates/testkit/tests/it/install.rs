@@ -53,7 +53,9 @@ impl World {
         for tool in TOOLS.iter().filter(|tool| !absent.contains(tool)) {
             world.program(tool, "");
         }
-        for (name, text) in [("apt-get", APT_GET), ("systemctl", SYSTEMCTL), ("sudo", SUDO), ("clients", CLIENTS)] {
+        for (name, text) in
+            [("apt-get", APT_GET), ("systemctl", SYSTEMCTL), ("sudo", SUDO), ("clients", CLIENTS)]
+        {
             if !absent.contains(&name) {
                 world.program(name, text);
             }

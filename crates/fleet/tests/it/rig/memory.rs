@@ -22,6 +22,7 @@ struct Disk {
     begun: Vec<Run>,
     done: BTreeSet<Run>,
     failing: BTreeMap<u32, String>,
+    installs: BTreeMap<u32, Installed>,
 }
 
 /// A host.
@@ -51,6 +52,14 @@ impl MemoryHost {
     /// The step fails from now on.
     pub(crate) fn fail_at(&self, step: u32, why: &str) {
         self.disk().failing.insert(step, why.to_owned());
+    }
+
+    /// The step installs this.
+    pub(crate) fn installs(&self, step: u32, package: (&str, &str), image: (&str, &str)) {
+        let mut installed = Installed::default();
+        installed.packages.insert(package.0.parse().unwrap(), package.1.parse().unwrap());
+        installed.images.insert(image.0.parse().unwrap(), image.1.parse().unwrap());
+        self.disk().installs.insert(step, installed);
     }
 
     /// The step works again.
@@ -132,7 +141,7 @@ impl Runner for MemoryHost {
             return Err(StepError::Failed { step: name, what: why.clone() });
         }
         disk.done.insert(run);
-        Ok(StepOutcome { installed: Installed::default() })
+        Ok(StepOutcome { installed: disk.installs.get(&step).cloned().unwrap_or_default() })
     }
 
     async fn finish(&self, _: Generation, manifest: &Manifest) -> Result<(), StepError> {

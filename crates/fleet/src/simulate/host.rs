@@ -1,0 +1,95 @@
+//! A simulated host: a disk that survives crashes, the real worker, and a service that can be drained.
+
+use std::collections::BTreeSet;
+
+use capstan_meta::LeaseId;
+
+use crate::lrn::Lrn;
+use crate::run::StepWork;
+use crate::worker::{Report, Worker};
+
+/// What a host is doing that takes time.
+#[derive(Clone, Debug)]
+pub(super) enum Job {
+    Load,
+    Run(Box<StepWork>),
+    Finish(Box<StepWork>),
+    RollBack(String),
+    Report(Box<Report>),
+}
+
+/// A host.
+#[derive(Debug)]
+pub(super) struct SimHost {
+    pub(super) lrn: Lrn,
+    pub(super) up: bool,
+    /// Whether it reaches the store.
+    pub(super) linked: bool,
+    /// Counts its starts: what an earlier life was doing is lost.
+    pub(super) boot: u64,
+    pub(super) lease: LeaseId,
+    pub(super) worker: Option<Worker>,
+    /// Whether it is about to look at the metadata.
+    pub(super) notified: bool,
+    /// What is under way, and its number.
+    pub(super) job: Option<Job>,
+    pub(super) job_number: u64,
+    pub(super) cancelled: bool,
+    /// Steps that were begun and steps that were done: (request, version, step).
+    pub(super) begun: BTreeSet<(u64, String, u32)>,
+    pub(super) done: BTreeSet<(u64, String, u32)>,
+    pub(super) release: String,
+    pub(super) kept: String,
+    /// How many times slower than others it is.
+    pub(super) slowness: u64,
+    /// Whether the new release does not work here, and whether it was tried.
+    pub(super) bad: bool,
+    pub(super) was_broken: bool,
+    /// Whether its service has work.
+    pub(super) has_work: bool,
+    /// Its failure domain.
+    pub(super) zone: &'static str,
+}
+
+impl SimHost {
+    pub(super) fn new(lrn: Lrn, release: &str) -> SimHost {
+        SimHost {
+            lrn,
+            up: false,
+            linked: true,
+            boot: 0,
+            lease: LeaseId::NONE,
+            worker: None,
+            notified: false,
+            job: None,
+            job_number: 0,
+            cancelled: false,
+            begun: BTreeSet::new(),
+            done: BTreeSet::new(),
+            release: release.to_owned(),
+            kept: String::new(),
+            slowness: 1,
+            bad: false,
+            was_broken: false,
+            has_work: true,
+            zone: ["a", "b", "c"][lrn.0 as usize % 3],
+        }
+    }
+
+    /// Nothing of what it was doing is left but its disk.
+    pub(super) fn crash(&mut self) {
+        self.up = false;
+        self.boot += 1;
+        self.worker = None;
+        self.job = None;
+        self.notified = false;
+        self.cancelled = false;
+    }
+
+    /// Makes a release its own.
+    pub(super) fn adopt(&mut self, version: &str) {
+        if self.release != version {
+            self.kept = std::mem::replace(&mut self.release, version.to_owned());
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The decision table of the document's updater, as pure calls; and what it decides beyond it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use capstan_fleet::Lrn;
+use capstan_fleet::decide::{Move, decide};
+use capstan_fleet::encoding::Moment;
+use capstan_fleet::history::{HistoryRecord, Outcome};
+use capstan_fleet::release::StepKind::{self, Barrier, Rolling};
+use capstan_fleet::spec::{ReleaseRecord, Target};
+use capstan_fleet::status::{Desired, HostLease, HostStatus, Phase, Released, Request};
+use capstan_fleet::world::{Seen, World};
+use capstan_meta::record::{Extra, Stored};
+use capstan_meta::{LeaseId, Revision};
+
+use crate::rig::releases::manifest;
+
+const START: u64 = 1_600_000_000;
+
+fn seen<R>(record: R) -> Seen<R> {
+    let at = Revision(7);
+    Arc::new(Stored { record, create_revision: at, mod_revision: at, lease: LeaseId::NONE })
+}
+
+/// Two hosts that are up, and a release.
+fn fleet(kinds: &[StepKind]) -> World {
+    let mut world = World { now: Moment::from_unix(START + 60), ..World::default() };
+    for version in ["1.0.0", "1.1.0"] {
+        let record = ReleaseRecord::of(&manifest(version, kinds), world.now);
+        world.releases.insert(version.to_owned(), seen(record));
+    }
+    for lrn in [0, 1] {
+        join(&mut world, lrn);
+    }
+    world.target = Some(seen(Target { version: "1.0.0".to_owned(), ..Target::default() }));
+    world
+}
+
+fn join(world: &mut World, lrn: u32) {
+    world.registry.insert(Lrn(lrn));
+    world.leases.insert(Lrn(lrn), seen(HostLease::default()));
+}
+
+/// The same with a request for the release under way.
+fn requested(kinds: &[StepKind]) -> World {
+    let mut world = fleet(kinds);
+    let request = Request {
+        version: "1.0.0".to_owned(),
+        servers: vec![Lrn(0), Lrn(1)],
+        started_at: Moment::from_unix(START),
+        generation: 1,
+        ..Request::default()
+    };
+    world.history = Some(seen(HistoryRecord { version: "1.0.0".to_owned(), ..HistoryRecord::default() }));
+    world.last_generation = 1;
+    world.request = Some(seen(request));
+    world
+}
+
+fn report(world: &mut World, lrn: u32, status: HostStatus) {
+    let status = HostStatus { version: "1.0.0".to_owned(), generation: 1, ..status };
+    world.statuses.insert(Lrn(lrn), seen(status));
+}
+
+fn at(step: u32) -> HostStatus {
+    HostStatus { step, ..HostStatus::default() }
+}
+
+fn finished() -> HostStatus {
+    HostStatus { step: 1, finished: true, ..HostStatus::default() }
+}
+
+/// The same with everybody through, and that noted.
+fn completed() -> World {
+    let mut world = requested(&[Barrier]);
+    release(&mut world, 1);
+    report(&mut world, 0, finished());
+    report(&mut world, 1, finished());
+    let history = HistoryRecord {
+        version: "1.0.0".to_owned(),
+        outcome: Some(Outcome::Succeeded),
+        ..HistoryRecord::default()
+    };
+    world.history = Some(seen(history));
+    world
+}
+
+fn release(world: &mut World, step: u32) {
+    let released =
+        Released { generation: 1, step, only: None, done: false, at: world.now, extra: Extra::default() };
+    world.released = Some(seen(released));
+}
+
+fn started(world: &World) -> Request {
+    match decide(world).next {
+        Some(Move::Start(start)) => start.request,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn wait_latest_without_a_release_nothing_begins() {
+    let mut world = fleet(&[Barrier]);
+    world.target = None;
+    assert_eq!(decide(&world).next, None);
+    assert_eq!(decide(&world).why, "no release is asked for yet");
+}
+
+#[test]
+fn recover_without_a_request_a_new_one_begins() {
+    let mut world = fleet(&[Barrier]);
+    world.last_generation = 4;
+    let request = started(&world);
+    assert_eq!((request.generation, request.servers.as_slice()), (5, &[Lrn(0), Lrn(1)][..]));
+}
+
+#[test]
+fn stopped_waits_for_a_person() {
+    let mut world = requested(&[Barrier]);
+    let mut request = world.request.as_ref().unwrap().record.clone();
+    request.stop = true;
+    world.request = Some(seen(request));
+    let history = HistoryRecord { outcome: Some(Outcome::Failed), ..HistoryRecord::default() };
+    world.history = Some(seen(history));
+    assert_eq!(decide(&world).next, None);
+}
+
+#[test]
+fn aborted_is_stopped() {
+    let mut world = requested(&[Barrier]);
+    report(&mut world, 0, at(1));
+    report(&mut world, 1, HostStatus { error: true, message: "no".to_owned(), ..at(1) });
+    let next = decide(&world).next;
+    assert_eq!(next, Some(Move::Stop { outcome: Outcome::Failed, reason: "host 1 failed: no".to_owned() }));
+}
+
+#[test]
+fn timeout_is_stopped() {
+    let mut world = requested(&[Barrier]);
+    report(&mut world, 0, at(1));
+    world.now = Moment::from_unix(START + 7_200);
+    world.leases.remove(&Lrn(1));
+    world.settings.worker_timeout = Duration::from_secs(3_600);
+    // One of two is beyond what may be absent by default.
+    assert!(matches!(decide(&world).next, Some(Move::Stop { outcome: Outcome::TimedOut, .. })));
+}
+
+#[test]
+fn not_completed_waits_until_the_deadline() {
+    let mut world = requested(&[Barrier]);
+    release(&mut world, 1);
+    report(&mut world, 0, finished());
+    report(&mut world, 1, at(1));
+    let decision = decide(&world);
+    assert_eq!(decision.next, None);
+    assert_eq!(decision.wake_at, Some(Moment::from_unix(START + 3_600)));
+    assert_eq!(decision.why, "waiting for hosts [1] to run step 1");
+}
+
+#[test]
+fn reconfigure_when_the_registry_changed() {
+    let mut world = completed();
+    join(&mut world, 2);
+    let request = started(&world);
+    assert_eq!((request.version.as_str(), request.servers.len(), request.generation), ("1.0.0", 3, 2));
+}
+
+#[test]
+fn update_when_the_release_changed() {
+    let mut world = completed();
+    world.target = Some(seen(Target { version: "1.1.0".to_owned(), ..Target::default() }));
+    assert_eq!(started(&world).version, "1.1.0");
+}
+
+#[test]
+fn completed_waits() {
+    assert_eq!(decide(&completed()).next, None);
+    let mut open = completed();
+    open.history = Some(seen(HistoryRecord::default()));
+    assert!(
+        matches!(decide(&open).next, Some(Move::End { outcome: Outcome::Succeeded, .. })),
+        "and is noted once"
+    );
+}
+
+#[test]
+fn a_downgrade_is_refused_unless_it_is_meant() {
+    let mut world = completed();
+    world.target = Some(seen(Target { version: "0.9.0".to_owned(), ..Target::default() }));
+    assert_eq!(decide(&world).next, None);
+    assert!(decide(&world).why.contains("older than 1.0.0"), "{}", decide(&world).why);
+    let record = ReleaseRecord::of(&manifest("0.9.0", &[Barrier]), world.now);
+    world.releases.insert("0.9.0".to_owned(), seen(record));
+    let meant = Target { version: "0.9.0".to_owned(), rollback: true, ..Target::default() };
+    world.target = Some(seen(meant));
+    assert!(started(&world).rollback);
+}
+
+#[test]
+fn an_impossible_report_stops_the_update() {
+    for strange in [at(3), finished()] {
+        let mut world = requested(&[Barrier, Barrier]);
+        report(&mut world, 0, at(1));
+        report(&mut world, 1, strange.clone());
+        let next = decide(&world).next;
+        assert!(matches!(next, Some(Move::Stop { outcome: Outcome::Failed, .. })), "{strange:?}: {next:?}");
+    }
+}
+
+#[test]
+fn a_host_without_a_lease_is_gone_on_without() {
+    let mut world = requested(&[Barrier]);
+    for lrn in 2..6 {
+        join(&mut world, lrn);
+    }
+    let request = world.request.as_ref().unwrap().record.clone();
+    world.request = Some(seen(Request { servers: (0..6).map(Lrn).collect(), ..request }));
+    for lrn in 0..5 {
+        report(&mut world, lrn, at(1));
+    }
+    assert_eq!(decide(&world).next, None, "host 5 may still come");
+    world.leases.remove(&Lrn(5));
+    assert!(matches!(decide(&world).next, Some(Move::Release(Released { step: 1, .. }))));
+}
+
+#[test]
+fn slots_are_limited_and_the_rest_knows_why_it_waits() {
+    let mut world = requested(&[Rolling]);
+    report(&mut world, 0, at(1));
+    report(&mut world, 1, at(1));
+    let Some(Move::Hosts(moves)) = decide(&world).next else { panic!("{:?}", decide(&world)) };
+    assert_eq!(moves.len(), 1, "one canary");
+    assert_eq!((moves[0].lrn, &moves[0].desired.phase), (Lrn(0), &Phase::Run), "nothing to drain");
+    world.desired.insert(Lrn(0), seen(moves[0].desired.clone()));
+    let why = capstan_fleet::decide::why::why(&world, Lrn(1));
+    assert_eq!(why.reasons, ["wave 1 is not through: hosts [0]"]);
+    let through = Desired { phase: Phase::Settle, ..moves[0].desired.clone() };
+    world.desired.insert(Lrn(0), seen(through));
+    report(&mut world, 0, finished());
+    assert_eq!(decide(&world).next, None);
+    assert!(decide(&world).wake_at.is_some(), "it settles");
+}
