@@ -2,6 +2,7 @@
 //! left is completed, and then nothing is wrong.
 
 use capstan_meta::Store;
+use capstan_testkit::seed::soak;
 
 use super::deeds::{Deed, Scene, break_things, scene};
 use super::tap::{Cut, Tap};
@@ -77,15 +78,21 @@ killed!(
     fix: Fix,
 );
 
-/// On a real etcd each operation is cut once in each way, at its first and at its second transaction.
+/// On a real etcd each operation is cut once in each way, at its first or second transaction; the short form lets half
+/// of the ways out.
 #[test]
 fn all_of_them_on_etcd() {
+    let all = [
+        (1, Cut::KilledAfter),
+        (2, Cut::LostAnswer),
+        (2, Cut::KilledBefore),
+        (1, Cut::LostRequest),
+        (1, Cut::LostAnswer),
+    ];
     block_on(async {
         let etcd = capstan_testkit::Etcd::start().await.unwrap();
         for deed in Deed::ALL {
-            for (at, cut) in
-                [(1, Cut::KilledAfter), (1, Cut::LostAnswer), (2, Cut::KilledBefore), (2, Cut::LostRequest)]
-            {
+            for (at, cut) in all.into_iter().take(soak(2, all.len())) {
                 cut_at(etcd_store(etcd.endpoint()).await, deed, at, cut).await;
             }
         }

@@ -17,7 +17,7 @@ use world::{Sabotage, simulate};
 #[test]
 fn small_worlds_keep_their_promises() {
     let (mut worlds, mut sum) = (0, world::Deeds::default());
-    seeds(soak(100, 5_000), |seed| {
+    seeds(soak(40, 5_000), |seed| {
         let deeds = simulate(seed, None);
         worlds += 1;
         sum.crashes += deeds.crashes;
