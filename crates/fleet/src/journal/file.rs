@@ -6,11 +6,9 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-use super::record::{Entry, Event, decode, encode};
+use super::record::{Course, Entry, Event, decode, encode};
 use super::resume::essence;
 use crate::artifact::files::{make_dir, sync_dir, write_atomic};
-use crate::release::Version;
-use crate::run::Generation;
 
 /// From this size on the journal is replaced by what still matters, which is a few dozen lines.
 const COMPACT_BYTES: u64 = 256 * 1024;
@@ -83,18 +81,12 @@ impl Journal {
     }
 
     /// Writes what is about to happen or has happened; when this returns it is on the disk.
-    pub fn append(
-        &mut self,
-        generation: Generation,
-        release: &Version,
-        event: Event,
-    ) -> Result<(), JournalError> {
+    pub fn append(&mut self, course: &Course, event: Event) -> Result<(), JournalError> {
         let event = match event {
             Event::Failed { act, why } => Event::Failed { act, why: why.chars().take(MAX_WHY).collect() },
             Event::Intent(_) | Event::Done(_) | Event::Finished => event,
         };
-        let at = now();
-        let entry = Entry { number: self.next, at, generation, release: release.clone(), event };
+        let entry = Entry { number: self.next, at: now(), course: course.clone(), event };
         let line = encode(&entry).map_err(|e| self.disk(e.into()))?;
         if self.bytes + line.len() as u64 > COMPACT_BYTES {
             self.compact()?;
@@ -190,12 +182,13 @@ mod tests {
     use super::*;
     use crate::journal::Act;
     use crate::release::StepNumber;
+    use crate::run::{Generation, Permission};
 
     fn line(number: u64) -> Vec<u8> {
         let act = Act { step: StepNumber::FIRST, number: number as u32 };
-        let (generation, release) = (Generation(1), "1.0".parse().unwrap());
-        encode(&Entry { number, at: Timestamp::UNIX_EPOCH, generation, release, event: Event::Intent(act) })
-            .unwrap()
+        let (generation, permission) = (Generation(1), Permission::Upgrade);
+        let course = Course { generation, permission, release: "1.0".parse().unwrap() };
+        encode(&Entry { number, at: Timestamp::UNIX_EPOCH, course, event: Event::Intent(act) }).unwrap()
     }
 
     #[test]

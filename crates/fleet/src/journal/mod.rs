@@ -9,5 +9,5 @@ mod resume;
 
 pub(crate) use file::now;
 pub use file::{Journal, JournalError, read};
-pub use record::{Act, Entry, Event};
+pub use record::{Act, Course, Entry, Event};
 pub use resume::{Contradiction, Remaining, Trace, resume};

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::release::{StepNumber, Version};
-use crate::run::Generation;
+use crate::run::{Generation, Permission};
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,12 +13,39 @@ pub struct Entry {
     pub number: u64,
     /// When, by the host's clock: for people.
     pub at: Timestamp,
-    /// The request that the work belongs to.
-    pub generation: Generation,
-    /// The release.
-    pub release: Version,
+    /// What it belongs to.
+    #[serde(flatten)]
+    pub course: Course,
     /// What happened.
     pub event: Event,
+}
+
+/// What a host is on its way to. A request that fails may turn back: then the same request takes another course.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Course {
+    /// The request of the fleet.
+    pub generation: Generation,
+    /// Forward, or back.
+    pub permission: Permission,
+    /// The release.
+    pub release: Version,
+}
+
+/// Exact: `1.0` and `1.0-0` are one version and two releases.
+impl PartialEq for Course {
+    fn eq(&self, other: &Self) -> bool {
+        self.is_way_of(other) && self.release.as_str() == other.release.as_str()
+    }
+}
+
+impl Eq for Course {}
+
+impl Course {
+    /// Whether both belong to the same request and go the same way.
+    #[must_use]
+    pub fn is_way_of(&self, other: &Course) -> bool {
+        (self.generation, self.permission) == (other.generation, other.permission)
+    }
 }
 
 /// What happened.

@@ -1,6 +1,6 @@
 //! What is left to do of a step, given what the journal says? A pure function.
 
-use super::record::{Act, Entry, Event};
+use super::record::{Act, Course, Entry, Event};
 use crate::release::{StepNumber, Version};
 use crate::run::Generation;
 
@@ -62,24 +62,27 @@ pub enum Contradiction {
 }
 
 /// What is left of a step with this many acts.
+///
+/// Only what happened since the host took this course counts: what was done before it turned back was undone, and
+/// what was undone before it turns forward again has to be done again.
 pub fn resume(
     entries: &[Entry],
-    generation: Generation,
-    release: &Version,
+    course: &Course,
     step: StepNumber,
     acts: u32,
 ) -> Result<Remaining, Contradiction> {
-    if let Some(newest) = entries.iter().map(|entry| entry.generation).max().filter(|g| *g > generation) {
-        return Err(Contradiction::Stale { asked: generation, newest });
+    let newest = entries.iter().map(|entry| entry.course.generation).max();
+    if let Some(newest) = newest.filter(|newest| *newest > course.generation) {
+        return Err(Contradiction::Stale { asked: course.generation, newest });
     }
-    let ours: Vec<&Entry> = entries.iter().filter(|entry| entry.generation == generation).collect();
-    if let Some(other) = ours.iter().find(|entry| entry.release.as_str() != release.as_str()) {
-        let (known, asked) = (other.release.clone(), release.clone());
-        return Err(Contradiction::OtherRelease { generation, known, asked });
+    let ours = latest_course(entries, course);
+    if let Some(other) = ours.iter().find(|entry| entry.course != *course) {
+        let (known, asked) = (other.course.release.clone(), course.release.clone());
+        return Err(Contradiction::OtherRelease { generation: course.generation, known, asked });
     }
     let done = |number: u32| ours.iter().any(|entry| entry.event == Event::Done(Act { step, number }));
     let Some(number) = (0..acts).find(|number| !done(*number)) else { return Ok(Remaining::Nothing) };
-    refuse_what_is_over(&ours, generation, step)?;
+    refuse_what_is_over(ours, course.generation, step)?;
     let last = ours.iter().rev().find(|entry| entry.event.act() == Some(Act { step, number }));
     let trace = match last.map(|entry| &entry.event) {
         Some(Event::Intent(_)) => Trace::Begun,
@@ -88,8 +91,14 @@ pub fn resume(
     Ok(Remaining::From { number, trace })
 }
 
+/// The last entries that go this way, up to the end.
+fn latest_course<'a>(entries: &'a [Entry], course: &Course) -> &'a [Entry] {
+    let before = entries.iter().rposition(|entry| !entry.course.is_way_of(course));
+    &entries[before.map_or(0, |last| last + 1)..]
+}
+
 fn refuse_what_is_over(
-    ours: &[&Entry],
+    ours: &[Entry],
     generation: Generation,
     step: StepNumber,
 ) -> Result<(), Contradiction> {
@@ -103,12 +112,12 @@ fn refuse_what_is_over(
     }
 }
 
-/// The entries that later decisions can depend on: of the newest request, the last one of each act, and its end.
+/// The entries that later decisions can depend on: of the last course, the last one of each act, and its end.
 #[must_use]
 pub fn essence(entries: &[Entry]) -> Vec<Entry> {
-    let Some(newest) = entries.iter().map(|entry| entry.generation).max() else { return Vec::new() };
+    let Some(last) = entries.last() else { return Vec::new() };
     let mut kept: Vec<&Entry> = Vec::new();
-    for entry in entries.iter().filter(|entry| entry.generation == newest) {
+    for entry in latest_course(entries, &last.course) {
         kept.retain(|old| old.event.act().is_none() || old.event.act() != entry.event.act());
         kept.push(entry);
     }
@@ -120,6 +129,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::run::Permission;
 
     fn version(text: &str) -> Version {
         text.parse().unwrap()
@@ -133,12 +143,20 @@ mod tests {
         Act { step: step(at), number }
     }
 
-    fn journal(generation: u64, release: &str, events: &[Event]) -> Vec<Entry> {
+    fn forward(generation: u64, release: &str) -> Course {
+        let (generation, permission) = (Generation(generation), Permission::Upgrade);
+        Course { generation, permission, release: version(release) }
+    }
+
+    fn back(generation: u64, release: &str) -> Course {
+        Course { permission: Permission::RollBack, ..forward(generation, release) }
+    }
+
+    fn journal(course: &Course, events: &[Event]) -> Vec<Entry> {
         let entry = |(number, event): (usize, &Event)| Entry {
             number: number as u64,
             at: Timestamp::UNIX_EPOCH,
-            generation: Generation(generation),
-            release: version(release),
+            course: course.clone(),
             event: event.clone(),
         };
         events.iter().enumerate().map(entry).collect()
@@ -179,33 +197,48 @@ mod tests {
             ),
         ];
         for (name, events, expected) in table {
-            let entries = journal(7, "1.0", &events);
-            assert_eq!(resume(&entries, Generation(7), &version("1.0"), step(1), 2), expected, "{name}");
-            let essential = essence(&entries);
-            let compacted = resume(&essential, Generation(7), &version("1.0"), step(1), 2);
+            let course = forward(7, "1.0");
+            let entries = journal(&course, &events);
+            assert_eq!(resume(&entries, &course, step(1), 2), expected, "{name}");
+            let compacted = resume(&essence(&entries), &course, step(1), 2);
             assert_eq!(compacted, expected, "{name}, compacted");
         }
     }
 
     #[test]
     fn a_new_request_begins_anew_and_an_old_one_is_refused() {
-        let entries = journal(7, "1.0", &[Event::Intent(act(1, 0)), Event::Done(act(1, 0))]);
+        let entries = journal(&forward(7, "1.0"), &[Event::Intent(act(1, 0)), Event::Done(act(1, 0))]);
         let begin = Ok(Remaining::From { number: 0, trace: Trace::Clean });
-        assert_eq!(resume(&entries, Generation(8), &version("1.0"), step(1), 1), begin);
+        assert_eq!(resume(&entries, &forward(8, "1.0"), step(1), 1), begin);
         let stale = Contradiction::Stale { asked: Generation(6), newest: Generation(7) };
-        assert_eq!(resume(&entries, Generation(6), &version("1.0"), step(1), 1), Err(stale));
+        assert_eq!(resume(&entries, &forward(6, "1.0"), step(1), 1), Err(stale));
     }
 
     #[test]
     fn one_request_is_for_one_release() {
-        let entries = journal(7, "1.0", &[Event::Intent(act(1, 0))]);
-        let error = resume(&entries, Generation(7), &version("1.1"), step(1), 1).unwrap_err();
+        let entries = journal(&forward(7, "1.0"), &[Event::Intent(act(1, 0))]);
+        let error = resume(&entries, &forward(7, "1.1"), step(1), 1).unwrap_err();
         assert_eq!(error.to_string(), "request 7 is for release 1.0 on this host, and not for 1.1");
     }
 
     #[test]
+    fn turning_back_and_forward_again_begins_anew_each_time() {
+        let all = [Event::Intent(act(1, 0)), Event::Done(act(1, 0))];
+        let begin = Ok(Remaining::From { number: 0, trace: Trace::Clean });
+        let mut entries = journal(&forward(7, "1.1"), &all);
+        assert_eq!(resume(&entries, &back(7, "1.0"), step(1), 1), begin);
+        entries.extend(journal(&back(7, "1.0"), &all[..1]));
+        let begun = Ok(Remaining::From { number: 0, trace: Trace::Begun });
+        assert_eq!(resume(&entries, &back(7, "1.0"), step(1), 1), begun, "died on the way back");
+        entries.extend(journal(&back(7, "1.0"), &[all[1].clone(), Event::Finished]));
+        assert_eq!(resume(&entries, &back(7, "1.0"), step(1), 1), Ok(Remaining::Nothing));
+        assert_eq!(resume(&entries, &forward(7, "1.1"), step(1), 1), begin, "a retry of what was undone");
+        assert_eq!(resume(&essence(&entries), &forward(7, "1.1"), step(1), 1), begin);
+    }
+
+    #[test]
     fn compaction_forgets_old_requests_and_old_tries() {
-        let mut entries = journal(6, "0.9", &[Event::Intent(act(1, 0)), Event::Finished]);
+        let mut entries = journal(&forward(6, "0.9"), &[Event::Intent(act(1, 0)), Event::Finished]);
         let events = [
             Event::Intent(act(1, 0)),
             Event::Failed { act: act(1, 0), why: "x".to_owned() },
@@ -213,7 +246,7 @@ mod tests {
             Event::Done(act(1, 0)),
             Event::Finished,
         ];
-        entries.extend(journal(7, "1.0", &events));
+        entries.extend(journal(&forward(7, "1.0"), &events));
         let events: Vec<Event> = essence(&entries).into_iter().map(|entry| entry.event).collect();
         assert_eq!(events, [Event::Done(act(1, 0)), Event::Finished]);
     }

@@ -19,7 +19,7 @@ use crate::artifact::dpkg::DpkgOptions;
 use crate::artifact::files::{make_dir, read_bounded};
 use crate::artifact::oci::Layout;
 use crate::artifact::{Cache, FetchError, digest_of};
-use crate::journal::{self, Event, Journal, JournalError};
+use crate::journal::{self, Course, Event, Journal, JournalError};
 use crate::release::{
     ArtifactName, HostFacts, MAX_TRUST_BYTES, Manifest, Refusal, Source, SourceError, Tag, Trust, Version,
 };
@@ -140,7 +140,7 @@ impl Host {
         let Releases { current, kept } = self.releases()?;
         let journal = self.journal.lock().await;
         let unfinished = journal.entries().last().filter(|last| last.event != Event::Finished);
-        let begun = unfinished.map(|last| last.release.clone());
+        let begun = unfinished.map(|last| last.course.release.clone());
         let worker_version = self.config.worker_version.clone();
         Ok(HostFacts { now: journal::now(), worker_version, current, kept, begun })
     }
@@ -252,10 +252,12 @@ impl Runner for Host {
         let mut journal = self.journal.lock().await;
         let releases = self.releases()?.after(&manifest.version);
         self.store.set_releases(&releases).map_err(|e| host(&e))?;
-        let finished =
-            |entry: &crate::journal::Entry| entry.generation == generation && entry.event == Event::Finished;
-        if !journal.entries().iter().any(finished) {
-            journal.append(generation, &manifest.version, Event::Finished).map_err(|e| host(&e))?;
+        let last = journal.entries().last().cloned();
+        let last = last.filter(|last| last.course.generation == generation);
+        let permission = last.as_ref().map_or(Permission::Upgrade, |last| last.course.permission);
+        let course = Course { generation, permission, release: manifest.version.clone() };
+        if !last.is_some_and(|last| last.course == course && last.event == Event::Finished) {
+            journal.append(&course, Event::Finished)?;
         }
         self.remove_old_output(generation).map_err(|e| host(&e))?;
         self.collect_garbage(manifest, &releases)

@@ -13,7 +13,7 @@ use super::work::{Installed, StepError, StepOutcome, StepWork};
 use super::{orphan, packages};
 use crate::artifact::FetchError;
 use crate::artifact::oci::Descriptor;
-use crate::journal::{Act, Event, Journal, Remaining, Trace, resume};
+use crate::journal::{Act, Course, Event, Journal, Remaining, Trace, resume};
 use crate::probe::{self, Waited};
 use crate::release::{Action, AfterCrash, Argv, ArtifactName, HealthGate, Image, Package, Step};
 
@@ -60,8 +60,7 @@ impl<'a> StepRun<'a> {
     ) -> Result<StepOutcome, StepError> {
         let acts = self.acts();
         let count = acts.len() as u32;
-        let (generation, release) = (self.work.generation, &self.work.manifest.version);
-        let remaining = resume(journal.entries(), generation, release, self.work.step, count);
+        let remaining = resume(journal.entries(), &self.course(), self.work.step, count);
         if let Remaining::From { number, trace } = remaining.map_err(|e| StepError::Refused(e.to_string()))? {
             self.stage_in_time(stop).await?;
             let mut trace = trace;
@@ -71,6 +70,11 @@ impl<'a> StepRun<'a> {
             }
         }
         Ok(StepOutcome { installed: self.verify().await? })
+    }
+
+    fn course(&self) -> Course {
+        let StepWork { generation, permission, .. } = *self.work;
+        Course { generation, permission, release: self.work.manifest.version.clone() }
     }
 
     fn acts(&self) -> Vec<ActKind<'a>> {
@@ -136,19 +140,20 @@ impl<'a> StepRun<'a> {
         if stop.is_cancelled() && trace == Trace::Clean {
             return Err(StepError::Stopped { step: self.step.name.clone(), after: None });
         }
-        let (generation, release) = (self.work.generation, &self.work.manifest.version);
+        let course = self.course();
         if trace == Trace::Clean {
-            journal.append(generation, release, Event::Intent(act))?;
+            journal.append(&course, Event::Intent(act))?;
         }
+        let (generation, release) = (course.generation, &course.release);
         tracing::info!(%generation, %release, step = %self.step.name, act = number, ?trace, "acting");
         match self.perform(kind, number, trace, stop).await {
             Ok(()) => {
-                journal.append(generation, release, Event::Done(act))?;
+                journal.append(&course, Event::Done(act))?;
                 self.stopped_after(kind, stop)
             }
             Err(failure) => {
                 let error = self.error(failure);
-                journal.append(generation, release, Event::Failed { act, why: error.to_string() })?;
+                journal.append(&course, Event::Failed { act, why: error.to_string() })?;
                 Err(error)
             }
         }

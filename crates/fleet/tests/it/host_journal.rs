@@ -1,24 +1,25 @@
 //! The journal on a real disk: held by one, bounded, cut where it is torn, refused where it is damaged.
 
-use capstan_fleet::journal::{self, Act, Event, Journal, Remaining, resume};
-use capstan_fleet::release::{StepNumber, Version};
-use capstan_fleet::run::Generation;
+use capstan_fleet::journal::{self, Act, Course, Event, Journal, Remaining, resume};
+use capstan_fleet::release::StepNumber;
+use capstan_fleet::run::{Generation, Permission};
 use capstan_testkit::TempDir;
 
 const STEP: StepNumber = StepNumber::FIRST;
 
-fn release() -> Version {
-    "1.0".parse().unwrap()
+fn course(generation: u64) -> Course {
+    let (generation, permission) = (Generation(generation), Permission::Upgrade);
+    Course { generation, permission, release: "1.0".parse().unwrap() }
 }
 
 fn fill(journal: &mut Journal, generation: u64, tries: usize) {
     let act = Act { step: STEP, number: 0 };
     for _ in 0..tries {
-        journal.append(Generation(generation), &release(), Event::Intent(act)).unwrap();
+        journal.append(&course(generation), Event::Intent(act)).unwrap();
         let why = "it printed a lot ".repeat(200);
-        journal.append(Generation(generation), &release(), Event::Failed { act, why }).unwrap();
+        journal.append(&course(generation), Event::Failed { act, why }).unwrap();
     }
-    journal.append(Generation(generation), &release(), Event::Done(act)).unwrap();
+    journal.append(&course(generation), Event::Done(act)).unwrap();
 }
 
 #[test]
@@ -32,9 +33,9 @@ fn it_stays_small_and_forgets_nothing_that_matters() {
     }
     drop(journal);
     let journal = Journal::open(dir.path()).unwrap();
-    let left = resume(journal.entries(), Generation(20), &release(), STEP, 1).unwrap();
+    let left = resume(journal.entries(), &course(20), STEP, 1).unwrap();
     assert_eq!(left, Remaining::Nothing);
-    assert!(resume(journal.entries(), Generation(19), &release(), STEP, 1).is_err(), "an old request");
+    assert!(resume(journal.entries(), &course(19), STEP, 1).is_err(), "an old request");
 }
 
 #[test]

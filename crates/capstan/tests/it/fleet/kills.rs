@@ -161,7 +161,7 @@ fn assert_each_once_in_order(journal: &Path, seed: u64) {
         match &entry.event {
             Event::Done(act) => {
                 assert_eq!(finished, 0, "seed {seed}: {act:?} after the end in {}", journal.display());
-                let key = Some((entry.generation, *act));
+                let key = Some((entry.course.generation, *act));
                 assert!(key > last, "seed {seed}: {key:?} after {last:?} in {}", journal.display());
                 last = key;
             }

@@ -63,7 +63,7 @@ fn assert_in_order(journal: &Path) {
     let entries = journal::read(journal).unwrap();
     let mut last = None;
     for entry in entries.iter().filter(|entry| matches!(entry.event, Event::Intent(_) | Event::Done(_))) {
-        let key = (entry.generation, entry.event.act(), matches!(entry.event, Event::Done(_)));
+        let key = (entry.course.generation, entry.event.act(), matches!(entry.event, Event::Done(_)));
         assert!(Some(key) > last, "{key:?} after {last:?}");
         last = Some(key);
     }

@@ -302,3 +302,29 @@ async fn output_and_cache_of_the_past_are_removed() {
     assert_eq!(count("h1/cache/partial"), 0);
     assert_eq!(count("h1/state/releases"), 2);
 }
+
+#[tokio::test]
+async fn one_request_turns_back_and_is_tried_again() {
+    let workshop = Workshop::new("turn");
+    let bad = workshop.dir.join("bad");
+    workshop.release_svc("1.0", Deb::default());
+    let file = workshop.deb(&Deb { name: "svc", version: "1.1", ..Deb::default() });
+    let check = format!(
+        "[[steps]]\nname = \"check\"\nkind = \"rolling\"\ntimeout_seconds = 9\n\
+         actions = [{{ command = {{ argv = [\"test\", \"!\", \"-e\", \"{}\"] }} }}]\n",
+        bad.display()
+    );
+    workshop.release("1.1", &format!("{}{check}", one_step(&file, 60)));
+    let host = workshop.host("h1");
+    update(&host, 1, "1.0", Permission::Upgrade).await.unwrap();
+    std::fs::write(&bad, "").unwrap();
+    update(&host, 2, "1.1", Permission::Upgrade).await.unwrap_err();
+    assert_eq!(workshop.packages("h1"), ["svc 1.1 ii"]);
+    // The same request goes back to what the host had, then forward again.
+    update(&host, 2, "1.0", Permission::RollBack).await.unwrap();
+    assert_eq!(workshop.packages("h1"), ["svc 1.0 ii"]);
+    std::fs::remove_file(&bad).unwrap();
+    update(&host, 2, "1.1", Permission::Upgrade).await.unwrap();
+    assert_eq!(workshop.packages("h1"), ["svc 1.1 ii"]);
+    assert_eq!(host.current().await.unwrap(), Some(version("1.1")));
+}
