@@ -26,6 +26,14 @@ impl Worker {
             Ok(message) => message,
             Err(wrong) => return self.object(session, &wrong.to_string()),
         };
+        if let (Message::Import(import), Some(_)) = (&message, &self.shared.moves) {
+            // What follows on this connection is for the moves.
+            if let Err(taken) = unless_drained(session) {
+                return taken;
+            }
+            session.import = Some(Box::new(import.clone()));
+            return Taken::Yes;
+        }
         let sequence = session.replies.owe(session.wants_reply());
         let order =
             Order { message, received: self.now, worker: self.number, session: session.key, sequence };

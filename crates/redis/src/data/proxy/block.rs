@@ -3,6 +3,7 @@
 use crate::data::command::Command;
 use crate::data::gate::{Phase, Ticket};
 use crate::data::resp::{Request, write_request};
+use crate::slots::{Slot, SlotRange};
 
 use super::arena::Key;
 use super::dispatch::{unless_drained, wrote};
@@ -55,7 +56,7 @@ impl Worker {
         let pass = ticket.map(|ticket| Pass::new(ticket, wrote(command, request)));
         session.borrowed.push(link);
         session.blocked =
-            Some(Box::new(Blocked { request: request.bytes().to_vec(), gate, called_back: false }));
+            Some(Box::new(Blocked { request: request.bytes().to_vec(), slot, gate, called_back: false }));
         if session.blocked.as_ref().is_some_and(|blocked| blocked.gate.is_some()) {
             self.gated.push(session.key);
         }
@@ -67,17 +68,37 @@ impl Worker {
     /// Clients that wait in a node for a range that is being let go are called back: they wait on at its next owner.
     pub(super) fn call_back_gated(&mut self) {
         for key in std::mem::take(&mut self.gated) {
-            let Some(session) = self.sessions.get_mut(key) else { continue };
-            let Some(blocked) = &mut session.blocked else { continue };
-            let closing = blocked.gate.as_ref().is_some_and(|gate| gate.phase() != Phase::Recording);
-            if !closing || blocked.called_back {
+            let blocked = self.sessions.get(key).and_then(|session| session.blocked.as_ref());
+            let Some(blocked) = blocked.filter(|blocked| !blocked.called_back) else { continue };
+            if blocked.gate.as_ref().is_some_and(|gate| gate.phase() == Phase::Recording) {
                 self.gated.push(key);
-                continue;
+            } else {
+                self.call_back(key);
             }
+        }
+    }
+
+    /// Clients that began to wait in a range before it had a gate are called back, to wait behind the gate.
+    pub(super) fn call_back_from(&mut self, range: SlotRange) {
+        let within = |slot: Slot| (range.first()..=range.last()).contains(&slot.number());
+        let waits = |session: &&Session| {
+            session.blocked.as_ref().is_some_and(|blocked| blocked.gate.is_none() && within(blocked.slot))
+        };
+        let keys: Vec<Key> = self.sessions.iter().filter(waits).map(|session| session.key).collect();
+        keys.into_iter().for_each(|key| self.call_back(key));
+    }
+
+    fn call_back(&mut self, key: Key) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let (Some(blocked), Some(link)) = (&mut session.blocked, session.borrowed.first().copied()) else {
+            return;
+        };
+        if self.links.get(link).is_some_and(|link| link.client_id.is_some()) {
             blocked.called_back = true;
-            if let Some(link) = session.borrowed.first().copied() {
-                self.unblock(link, "ERROR");
-            }
+            self.unblock(link, "ERROR");
+        } else {
+            // Its connection is still being opened.
+            self.gated.push(key);
         }
     }
 

@@ -1,17 +1,21 @@
 //! Who owns what the proxy was told? One task: it accepts messages one after another, writes them down, swaps the
 //! routing table and answers. The workers only ever look at the table.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tracing::{error, info};
 
 use crate::address::Address;
 use crate::agent::{NodeState, Nodes};
+use crate::data::gate::Gate;
+use crate::data::moves::Prepared;
 use crate::data::resp::{Protocol, Writer};
-use crate::data::state::{Lease, ProxyState, Routing, StateFile, Verdict};
-use crate::nmctl::Message;
+use crate::data::state::{Lease, Move, ProxyState, Routing, StateFile, Verdict};
+use crate::nmctl::{Announcement, Message};
 
 use super::Shared;
 use super::arena::Key;
@@ -40,7 +44,14 @@ pub(super) struct Keeper {
     lease: Lease,
     /// `None` for a proxy that forgets everything when it stops.
     file: Option<StateFile>,
+    /// What decides about commands for ranges that move away.
+    gates: BTreeMap<Move, Arc<Gate>>,
+    /// Releases that wait until their moves are nearly done.
+    releasing: JoinSet<()>,
 }
+
+/// A proxy without a directory cannot remember what it let go, so it lets nothing go.
+const NO_MOVES: &str = "ERR this proxy does not move slots: it has no state directory";
 
 impl Keeper {
     pub(super) fn new(
@@ -49,21 +60,49 @@ impl Keeper {
         state: ProxyState,
         file: Option<StateFile>,
         needs_lease: bool,
-    ) -> Keeper {
+    ) -> Result<Keeper, String> {
         let lease = Lease::new(needs_lease || state.is_under_lease());
-        let keeper = Keeper { shared, nodes, state, lease, file };
+        let (gates, releasing) = (BTreeMap::new(), JoinSet::new());
+        let mut keeper = Keeper { shared, nodes, state, lease, file, gates, releasing };
+        let state = keeper.state.clone();
+        if state.own().epoch.is_told() {
+            let prepared = keeper.prepare(&state)?;
+            keeper.publish();
+            prepared.into_iter().for_each(Prepared::routed);
+        }
         keeper.publish();
-        keeper
+        Ok(keeper)
     }
 
     /// Works until nobody can ask any more.
     pub(super) async fn run(mut self, mut orders: mpsc::Receiver<Order>) {
         while let Some(order) = orders.recv().await {
-            let reply = self.obey(&order);
-            if let Some(mailbox) = self.shared.mailboxes.get(order.worker) {
-                mailbox.post(Letter::Give { session: order.session, sequence: order.sequence, reply });
+            while self.releasing.try_join_next().is_some() {}
+            match order.message.clone() {
+                Message::Releasing(told) => self.release(told, order),
+                _ => {
+                    let reply = self.obey(&order);
+                    answer(&self.shared, &order, reply);
+                }
             }
         }
+    }
+
+    /// Waits beside everything else: a release takes as long as the last keys of its move.
+    fn release(&mut self, told: Announcement, order: Order) {
+        let shared = Arc::clone(&self.shared);
+        self.releasing.spawn(async move {
+            let mut reply = Vec::new();
+            let mut writer = Writer::new(&mut reply, Protocol::Resp2);
+            match &shared.moves {
+                None => writer.error(NO_MOVES),
+                Some(moves) => match moves.releasing(&told).await {
+                    Ok(()) => writer.ok(),
+                    Err(not) => writer.error(&not.to_string()),
+                },
+            }
+            answer(&shared, &order, reply);
+        });
     }
 
     fn obey(&mut self, order: &Order) -> Vec<u8> {
@@ -82,20 +121,18 @@ impl Keeper {
                 Ok(()) => writer.ok(),
                 Err(text) => writer.error(&text),
             },
-            Message::Releasing(told) => match self.state.releasing(told) {
-                Ok(_) => writer.error("ERR this proxy does not move slots"),
-                Err(refusal) => writer.error(&refusal.to_string()),
-            },
-            Message::Import(import) => match self.state.importing(import) {
-                Ok(_) => writer.error("ERR this proxy does not move slots"),
-                Err(refusal) => writer.error(&refusal.to_string()),
-            },
+            // Releases wait beside this, imports are handed over by the workers; both end up here only without moves.
+            Message::Releasing(_) | Message::Import(_) => writer.error(NO_MOVES),
             Message::ListDb => {
                 let names = self.state.databases();
                 writer.array(names.len());
                 names.iter().for_each(|name| writer.bulk(name.as_str()));
             }
-            Message::Moves => writer.array(0),
+            Message::Moves => {
+                let lines = self.shared.moves.as_ref().map(|moves| moves.lines()).unwrap_or_default();
+                writer.array(lines.len());
+                lines.iter().for_each(|line| writer.bulk(line));
+            }
             Message::Epoch => {
                 let state = &self.state;
                 let epochs = [
@@ -143,10 +180,23 @@ impl Keeper {
             error!(%error, path = %file.path().display(), "cannot write the proxy's state");
             return Err(format!("ERR cannot write down the message: {error}"));
         }
+        let moved = (next.own() != self.state.own()).then(|| self.prepare(&next)).transpose()?.flatten();
         self.state = next;
         self.publish();
+        moved.into_iter().for_each(Prepared::routed);
         info!(own = %self.state.own().epoch, peers = %self.state.peers().epoch, "the routing table has changed");
         Ok(())
+    }
+
+    /// The gates of what moves away by a new state. Its moves begin when the routing table is in place.
+    fn prepare(&mut self, next: &ProxyState) -> Result<Option<Prepared>, String> {
+        let Some(moves) = &self.shared.moves else { return Ok(None) };
+        let own = next.own();
+        let prepared = moves
+            .prepare(own.epoch, &own.entries, self.shared.mailboxes.len())
+            .map_err(|error| format!("ERR cannot write down the moves: {error}"))?;
+        self.gates = next.moves().filter_map(|of| prepared.gate(&of).map(|gate| (of, gate))).collect();
+        Ok(Some(prepared))
     }
 
     fn grant(&mut self, grant: &crate::nmctl::LeaseGrant, received: Instant) -> Result<(), String> {
@@ -161,7 +211,7 @@ impl Keeper {
     /// Shows the state to the workers.
     fn publish(&self) {
         let me: &Address = &self.shared.address;
-        let routing = Routing::of(&self.state, me, |_| None);
+        let routing = Routing::of(&self.state, me, |of| self.gates.get(of).cloned());
         self.shared.routing.store(Arc::new(routing));
         self.publish_lease();
     }
@@ -185,5 +235,11 @@ impl Keeper {
             }
         }
         text
+    }
+}
+
+fn answer(shared: &Shared, order: &Order, reply: Vec<u8>) {
+    if let Some(mailbox) = shared.mailboxes.get(order.worker) {
+        mailbox.post(Letter::Give { session: order.session, sequence: order.sequence, reply });
     }
 }

@@ -49,6 +49,8 @@ use tokio::sync::mpsc;
 
 use crate::address::Address;
 use crate::agent::Nodes;
+use crate::data::conversation::Credentials;
+use crate::data::moves::{Moves, MovesConfig};
 use crate::data::state::{DamagedState, ProxyState, Routing, Serving, StateFile};
 use crate::nmctl::PasswordHash;
 
@@ -62,8 +64,9 @@ use worker::Worker;
 const MAX_WORKERS: usize = 256;
 /// The owner of what the proxy was told: without it nothing new can be obeyed.
 const KEEPER: Kind = Kind { name: "redis-keeper", on_failure: OnFailure::ShutDown, stage: Stage::Holding };
-/// The file in the state directory.
+/// The files in the state directory: what was told, and what moves have done.
 const STATE_FILE: &str = "proxy.state";
+const LEDGER_FILE: &str = "moves.ledger";
 
 /// How a proxy is started.
 #[derive(Clone, Debug)]
@@ -80,7 +83,7 @@ pub struct Config {
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// What `AUTH admin` needs. Without one, `NMCTL` is for this machine only.
     pub admin_password: Option<String>,
-    /// Where the last accepted messages are kept; without one, a restarted proxy knows nothing.
+    /// Where the last accepted messages are kept; without one, a restarted proxy knows nothing, and slots do not move.
     pub state_dir: Option<PathBuf>,
     /// Whether it serves only under a lease, from the beginning.
     pub require_lease: bool,
@@ -108,6 +111,9 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// The moves that were under way cannot go on.
+    #[error("{0}")]
+    Moves(String),
     /// What is in the state directory cannot be believed.
     #[error(transparent)]
     State(#[from] DamagedState),
@@ -122,6 +128,8 @@ struct Shared {
     /// In words, for other proxies.
     admin_password: Option<String>,
     nodes: Nodes,
+    /// `None` without a state directory.
+    moves: Option<Moves>,
     routing: ArcSwap<Routing>,
     serving: Mutex<Serving>,
     orders: mpsc::Sender<Order>,
@@ -161,9 +169,10 @@ impl Proxy {
         let polls = polls.map_err(StartError::Worker)?;
         let (orders, inbox) = mpsc::channel(keeper::QUEUE);
         let needs_lease = config.require_lease;
-        let shared = Arc::new(shared(config, address, nodes.clone(), orders, &polls)?);
+        let shared = Arc::new(shared(config, address, nodes.clone(), supervisor, orders, &polls)?);
         let mut proxy = Proxy { address, shared: Arc::clone(&shared), threads: Vec::new() };
-        let mut keeper = Some((Keeper::new(Arc::clone(&shared), nodes, state, file, needs_lease), inbox));
+        let keeper = Keeper::new(Arc::clone(&shared), nodes, state, file, needs_lease);
+        let mut keeper = Some((keeper.map_err(StartError::Moves)?, inbox));
         supervisor.start(KEEPER, "redis proxy", move |stop| {
             let keeper = keeper.take();
             async move {
@@ -231,14 +240,16 @@ fn shared(
     config: Config,
     address: SocketAddr,
     nodes: Nodes,
+    supervisor: &Supervisor,
     orders: mpsc::Sender<Order>,
     polls: &[mio::Poll],
 ) -> Result<Shared, StartError> {
     let invalid = |e| StartError::Listen { address, source: io::Error::new(io::ErrorKind::InvalidInput, e) };
-    let announced = match config.announce {
+    let announced = match config.announce.clone() {
         Some(announced) => announced,
         None => address.to_string().parse().map_err(invalid)?,
     };
+    let moves = open_moves(&config, &announced, &nodes, supervisor)?;
     let mailbox = |poll: &mio::Poll| Worker::waker(poll).map(Mailbox::new);
     let random: [u8; 20] = rand::random();
     Ok(Shared {
@@ -248,6 +259,7 @@ fn shared(
         admin: config.admin_password.as_ref().map(|password| PasswordHash::of(password.as_bytes())),
         admin_password: config.admin_password,
         nodes,
+        moves,
         routing: ArcSwap::default(),
         serving: Mutex::new(Serving::NotNow),
         orders,
@@ -259,6 +271,21 @@ fn shared(
         started: Instant::now(),
         run_id: random.iter().map(|byte| format!("{byte:02x}")).collect(),
     })
+}
+
+/// What moves slots, where it can remember what it did.
+fn open_moves(
+    config: &Config,
+    proxy: &Address,
+    nodes: &Nodes,
+    supervisor: &Supervisor,
+) -> Result<Option<Moves>, StartError> {
+    let Some(dir) = &config.state_dir else { return Ok(None) };
+    let admin = config.admin_password.clone();
+    let admin = admin.map(|password| Credentials { user: Some("admin".to_owned()), password });
+    let moves = MovesConfig { proxy: proxy.clone(), admin, ledger: dir.join(LEDGER_FILE) };
+    let moves = Moves::open(moves, nodes.clone(), supervisor);
+    moves.map(Some).map_err(|source| StartError::StateDir { path: dir.clone(), source })
 }
 
 fn spawn(number: usize, worker: Worker) -> io::Result<JoinHandle<()>> {

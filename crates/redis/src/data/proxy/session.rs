@@ -2,11 +2,14 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
+use crate::data::gate::Gate;
 use crate::data::resp::{Protocol, RequestParser, Trust, Writer};
 use crate::data::state::Login;
-use crate::nmctl::Rights;
+use crate::nmctl::{Import, Rights};
+use crate::slots::Slot;
 
 use super::arena::Key;
 use super::outbox::Outbox;
@@ -101,6 +104,8 @@ pub(super) struct Session {
     pub(super) blocked: Option<Box<Blocked>>,
     /// The command just taken must be answered before the next one is looked at.
     pub(super) draining: bool,
+    /// The connection will bring keys; it is about to be handed over.
+    pub(super) import: Option<Box<Import>>,
     pub(super) stall: Option<Stall>,
     /// Since when the next command is held.
     pub(super) held_since: Option<Instant>,
@@ -121,8 +126,10 @@ pub(super) struct Session {
 pub(super) struct Blocked {
     /// The command, to be sent again elsewhere if its slot moves.
     pub(super) request: Vec<u8>,
-    /// The gate of its slot, if it moves.
-    pub(super) gate: Option<std::sync::Arc<crate::data::gate::Gate>>,
+    /// The slot of its keys.
+    pub(super) slot: Slot,
+    /// The gate of that slot, if it moves.
+    pub(super) gate: Option<Arc<Gate>>,
     /// Whether the node was asked to give it up.
     pub(super) called_back: bool,
 }
@@ -154,6 +161,7 @@ impl Session {
             borrowed: Vec::new(),
             blocked: None,
             draining: false,
+            import: None,
             stall: None,
             held_since: None,
             readable: false,

@@ -11,7 +11,7 @@ use super::dispatch::{CROSS_SLOT, unless_drained, wrote};
 use super::link::Remote;
 use super::route::Route;
 use super::session::Session;
-use super::transaction::{Misfit, Transaction, Watch};
+use super::transaction::{TooLong, Transaction, Watch};
 use super::waiter::{Pass, Waiter, Wrote};
 use super::worker::{Taken, Worker};
 
@@ -70,8 +70,7 @@ impl Worker {
         let Some(transaction) = &mut session.transaction else { return Taken::Yes };
         match transaction.queue(request.bytes(), slot, written, most) {
             Ok(()) => session.answer(|writer| writer.simple("QUEUED")),
-            Err(Misfit::CrossSlot) => session.refuse(CROSS_SLOT),
-            Err(Misfit::TooLong) => session.refuse("ERR too many commands in one transaction"),
+            Err(TooLong) => session.refuse("ERR too many commands in one transaction"),
         }
         Taken::Yes
     }
@@ -96,6 +95,10 @@ impl Worker {
             session.refuse("EXECABORT Transaction discarded because of previous errors.");
             return self.discard_silently(session);
         }
+        if transaction.crosses_slots {
+            session.refuse(CROSS_SLOT);
+            return self.discard_silently(session);
+        }
         if transaction.count == 0 && session.watch.is_none() {
             session.transaction = None;
             session.answer(|writer| writer.array(0));
@@ -116,10 +119,23 @@ impl Worker {
             Err(Taken::Yes) => return self.discard_silently(session),
             Err(waits) => return waits,
         };
+        if self.watched_elsewhere(session, slot) {
+            // The keys have moved to another node, where nobody watched them: they count as changed.
+            if let Route::Node { ticket, .. } = route {
+                ticket.into_iter().for_each(Ticket::read);
+            }
+            session.answer(|writer| writer.null_array());
+            return self.discard_silently(session);
+        }
         if let Some(transaction) = session.transaction.take() {
             self.execute(session, &transaction, route);
         }
         Taken::Yes
+    }
+
+    fn watched_elsewhere(&self, session: &Session, slot: Option<Slot>) -> bool {
+        let (Some(watch), Some(slot)) = (&session.watch, slot) else { return false };
+        self.place_of(session.standing, slot).as_ref() != Some(&watch.remote)
     }
 
     /// Sends a transaction in one piece; the client gets the last of its replies.

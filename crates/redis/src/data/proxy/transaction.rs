@@ -22,6 +22,8 @@ pub(super) struct Transaction {
     pub(super) slot: Option<Slot>,
     /// What it writes.
     pub(super) written: Vec<Bytes>,
+    /// Whether its keys are in several slots: `EXEC` will say so, as in Redis.
+    pub(super) crosses_slots: bool,
     /// Whether a command was refused: `EXEC` will be too.
     pub(super) refused: bool,
 }
@@ -35,14 +37,9 @@ pub(super) struct Watch {
     pub(super) remote: Remote,
 }
 
-/// Why a command cannot be part of a transaction.
+/// The transaction has as many commands as are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Misfit {
-    /// Its keys are in another slot than those before.
-    CrossSlot,
-    /// The transaction has as many commands as are allowed.
-    TooLong,
-}
+pub(super) struct TooLong;
 
 impl Transaction {
     /// Takes down a command.
@@ -52,16 +49,12 @@ impl Transaction {
         slot: Option<Slot>,
         written: impl IntoIterator<Item = Bytes>,
         most: usize,
-    ) -> Result<(), Misfit> {
-        let misfit = match (self.slot, slot) {
-            (Some(known), Some(slot)) if known != slot => Some(Misfit::CrossSlot),
-            _ if self.count >= most => Some(Misfit::TooLong),
-            _ => None,
-        };
-        if let Some(misfit) = misfit {
+    ) -> Result<(), TooLong> {
+        if self.count >= most {
             self.refused = true;
-            return Err(misfit);
+            return Err(TooLong);
         }
+        self.crosses_slots |= self.slot.is_some_and(|known| slot.is_some_and(|slot| slot != known));
         self.slot = self.slot.or(slot);
         self.commands.extend_from_slice(command);
         self.count += 1;
@@ -85,9 +78,10 @@ mod tests {
         let (a, b) = (Slot::new(1), Slot::new(2));
         assert_eq!(transaction.queue(b"x", None, [], 2), Ok(()));
         assert_eq!(transaction.queue(b"y", a, [Bytes::from_static(b"k")], 2), Ok(()));
-        assert_eq!(transaction.queue(b"z", a, [], 2), Err(Misfit::TooLong));
-        assert_eq!(transaction.queue(b"z", b, [], 9), Err(Misfit::CrossSlot));
-        assert!(transaction.refused);
         assert_eq!(transaction.script(), b"*1\r\n$5\r\nMULTI\r\nxy*1\r\n$4\r\nEXEC\r\n");
+        assert_eq!(transaction.queue(b"z", a, [], 2), Err(TooLong));
+        assert!(transaction.refused && !transaction.crosses_slots);
+        assert_eq!(transaction.queue(b"z", b, [], 9), Ok(()));
+        assert!(transaction.crosses_slots);
     }
 }

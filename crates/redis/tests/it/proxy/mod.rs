@@ -3,8 +3,10 @@
 mod basics;
 mod fanout;
 mod faults;
+mod hosts;
 mod sessions;
 mod shapes;
+mod tls;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -71,17 +73,21 @@ impl Setup {
 }
 
 fn start(supervisor: &Supervisor, limits: Limits) -> anyhow::Result<Proxy> {
-    let config = Config {
+    Ok(Proxy::start(Config { limits, ..config()? }, Nodes::external(None), supervisor)?)
+}
+
+/// A proxy that anybody on this machine may steer and that forgets everything.
+fn config() -> anyhow::Result<Config> {
+    Ok(Config {
         listen: "127.0.0.1:0".parse()?,
         announce: None,
         workers: 2,
-        limits,
+        limits: Limits::default(),
         tls: None,
         admin_password: None,
         state_dir: None,
         require_lease: false,
-    };
-    Ok(Proxy::start(config, Nodes::external(None), supervisor)?)
+    })
 }
 
 /// Waits until a condition is true; questions that fail count as not yet.

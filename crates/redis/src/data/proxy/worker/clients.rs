@@ -102,6 +102,9 @@ impl Worker {
     fn with_session(&mut self, key: Key, work: impl FnOnce(&mut Worker, &mut Session) -> Result<(), Leave>) {
         let Some(mut session) = self.sessions.take(key) else { return };
         let done = work(self, &mut session);
+        if session.import.is_some() && session.stall.is_none() && done.is_ok() {
+            return self.hand_over(*session);
+        }
         let flush = session.has_output() && !session.dirty;
         session.dirty |= flush;
         self.sessions.put_back(key, session);
@@ -155,7 +158,7 @@ impl Worker {
         if session.replies.is_empty() || session.is_blocked() {
             return Err(Leave);
         }
-        session.closing = session.input.is_empty();
+        session.closing = session.stall.is_none() || session.input.is_empty();
         Ok(())
     }
 
@@ -193,7 +196,7 @@ impl Worker {
                 .unwrap_or_else(|| Box::new(RequestParser::new(self.shared.limits.resp()))),
         };
         let mut used = 0;
-        while used < bytes.len() && !session.closing {
+        while used < bytes.len() && !session.closing && session.import.is_none() {
             if let Some(stall) = self.full(session) {
                 self.stall(session, stall);
                 break;
@@ -221,7 +224,8 @@ impl Worker {
                 Err(error) => {
                     session.refuse(&format!("ERR {error}"));
                     session.closing = true;
-                    used = bytes.len();
+                    // The parser stands in the middle of nonsense: it is of no use to others.
+                    return Ok(bytes.len());
                 }
             }
         }
@@ -325,6 +329,20 @@ impl Worker {
         for link in session.borrowed {
             self.drop_own_link(link);
         }
+    }
+
+    /// Gives a connection, and what was read from it, to the moves.
+    fn hand_over(&mut self, session: Session) {
+        self.sessions.release(session.key);
+        self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+        let (Some(import), Some(moves)) = (session.import, &self.shared.moves) else { return };
+        let Stream::Plain(mut socket) = session.stream else {
+            return debug!("an import over TLS is not taken: proxies speak plainly to each other");
+        };
+        if let Err(error) = self.poll.registry().deregister(&mut socket) {
+            return debug!(%error, "cannot hand over a connection");
+        }
+        moves.take_import(std::os::fd::OwnedFd::from(socket).into(), &session.input, *import);
     }
 
     /// `CLIENT KILL`: who kills himself still gets the reply.

@@ -47,6 +47,7 @@ impl Worker {
             self.joined.push(Arc::downgrade(&gate));
             let busy = self.links.iter().filter(|link| !link.waiters.is_empty());
             let behind = busy.map(|link| (link.key, link.asked())).collect();
+            self.call_back_from(gate.range());
             self.joining.push(Joining { gate, behind });
         }
         self.join_those_behind();
