@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a test reports")]
 
 mod agent;
+mod bad_input;
 mod clients;
 mod faithful;
 mod metadata;

@@ -24,7 +24,7 @@ impl Worker {
         match command.name() {
             "subscribe" => self.subscribe(session, request, Topic::Channel),
             "psubscribe" => self.subscribe(session, request, Topic::Pattern),
-            "ssubscribe" => self.subscribe(session, request, Topic::Shard),
+            "ssubscribe" => self.subscribe_shard(session, command, request),
             "unsubscribe" => self.unsubscribe(session, request, Topic::Channel),
             "punsubscribe" => self.unsubscribe(session, request, Topic::Pattern),
             "sunsubscribe" => self.unsubscribe(session, request, Topic::Shard),
@@ -65,6 +65,20 @@ impl Worker {
         }
         self.ask_all(session, &remotes, request.bytes(), how, Vec::new());
         Taken::Yes
+    }
+
+    /// `SSUBSCRIBE`: in a cluster, its channels are of one slot.
+    fn subscribe_shard(
+        &mut self,
+        session: &mut Session,
+        command: &'static Command,
+        request: Request<'_>,
+    ) -> Taken {
+        let single = self.database(session).is_some_and(|database| database.is_single());
+        match self.slot_of(command, request) {
+            Err(error) if !single => self.object(session, error),
+            Ok(_) | Err(_) => self.subscribe(session, request, Topic::Shard),
+        }
     }
 
     /// `SUBSCRIBE`, `PSUBSCRIBE`, `SSUBSCRIBE`.

@@ -220,10 +220,15 @@ impl RequestParser {
     }
 
     /// Looks for the end of the request that `buffer` begins with. While it is incomplete, call again with the same
-    /// bytes and more; once it is complete, with what follows it.
+    /// bytes and more; once it is complete, with what follows it. After an error it is as new: whoever uses it next must
+    /// not be read with the memory of a request that was none.
     pub fn parse(&mut self, buffer: &[u8], trust: Trust) -> Result<Parsed, ProtocolError> {
         let Some(first) = buffer.first() else { return Ok(Parsed::Incomplete { at_least: 1 }) };
-        if *first == b'*' { self.parse_bulks(buffer, trust) } else { self.parse_inline(buffer) }
+        let parsed = if *first == b'*' { self.parse_bulks(buffer, trust) } else { self.parse_inline(buffer) };
+        if parsed.is_err() {
+            self.start_over();
+        }
+        parsed
     }
 
     fn parse_bulks(&mut self, buffer: &[u8], trust: Trust) -> Result<Parsed, ProtocolError> {

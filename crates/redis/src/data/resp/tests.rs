@@ -86,6 +86,21 @@ fn broken_requests_are_named_as_redis_names_them() {
 }
 
 #[test]
+fn after_an_error_a_parser_is_as_new() {
+    let mut parser = RequestParser::new(Limits::default());
+    let good = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+    for bad in [&b"*2\r\n$3\r\nGET\r\n:1\r\n"[..], b"*1\r\n$x\r\n", b"*x\r\n", b"\"\r\n", b"half \"a"] {
+        let mut seen = parser.parse(bad, Trust::Known);
+        if matches!(seen, Ok(Parsed::Incomplete { .. })) {
+            seen = parser.parse(&[bad, b"\n"].concat(), Trust::Known);
+        }
+        assert!(seen.is_err(), "{bad:?}");
+        assert_eq!(parser.parse(good, Trust::Known), Ok(Parsed::Complete(good.len())), "after {bad:?}");
+        assert_eq!(parser.arguments().len(), 2);
+    }
+}
+
+#[test]
 fn a_stranger_may_send_little() {
     let mut parser = RequestParser::new(Limits::default());
     assert_eq!(parser.parse(b"*11\r\n", Trust::Stranger), Err(ProtocolError::StrangersCount));

@@ -1,0 +1,4 @@
+//! What is done to a proxy on purpose: the right error, bounded memory, everyone else unharmed.
+
+mod messages;
+mod noise;
