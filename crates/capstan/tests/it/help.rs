@@ -34,6 +34,7 @@ const COMMANDS: &[&[&str]] = &[
     &["fleet", "config"],
     &["fleet", "vault"],
     &["fleet", "vault", "set"],
+    &["fleet", "simulate"],
     &["meta"],
     &["meta", "serve"],
     &["meta", "get"],
