@@ -32,13 +32,36 @@ pub(super) struct Gain<'g> {
 impl Gain<'_> {
     /// Why the proxy is not told yet; nothing if it is its turn.
     pub fn must_wait(&self) -> Option<String> {
+        let judged = verdicts(&self.tree.reports(), &self.tree.alive(), self.quorum);
+        let dead: BTreeSet<&Address> =
+            judged.iter().filter(|verdict| verdict.is_dead()).map(|verdict| &verdict.suspect).collect();
+        self.target_not_told(&dead).or_else(|| self.owner_not_told(&dead))
+    }
+
+    /// The source of a move that is over keeps its clients waiting until the target knows: a source that sends them
+    /// there earlier makes them run to and fro.
+    fn target_not_told(&self, dead: &BTreeSet<&Address>) -> Option<String> {
+        let facts = self.board.all();
+        let lost = self
+            .known
+            .into_iter()
+            .flat_map(Content::owned)
+            .filter(|(db, range, _)| !owns(self.content, db, *range));
+        lost.filter_map(|(db, range, claim)| moves_to(claim).map(|to| (db, range, to))).find_map(
+            |(db, range, to)| {
+                let told = facts.get(to).and_then(|fact| fact.confirmed.as_deref());
+                let waits = !dead.contains(to) && !told.is_some_and(|told| owns(told, db, range));
+                waits.then(|| format!("slots {range} of {db}: {to} has not been told that they are its own"))
+            },
+        )
+    }
+
+    /// Why what this proxy gains may still be served elsewhere.
+    fn owner_not_told(&self, dead: &BTreeSet<&Address>) -> Option<String> {
         let gained = gained(self.known, self.content);
         if gained.is_empty() {
             return None;
         }
-        let judged = verdicts(&self.tree.reports(), &self.tree.alive(), self.quorum);
-        let dead: BTreeSet<&Address> =
-            judged.iter().filter(|verdict| verdict.is_dead()).map(|verdict| &verdict.suspect).collect();
         let facts = self.board.all();
         let others = self.tree.registered().map(|(other, _)| other).filter(|other| *other != self.proxy);
         others.filter(|other| !dead.contains(other)).find_map(|other| {
@@ -68,18 +91,26 @@ impl Gain<'_> {
 
 /// Whether a range is on its way to this proxy: its source let go before the move was committed.
 fn is_leaving(claim: &Claim, to: &Address) -> bool {
+    moves_to(claim) == Some(to)
+}
+
+/// The proxy that a range is on its way to.
+fn moves_to(claim: &Claim) -> Option<&Address> {
     match claim {
-        Claim::Migrating { to: target, .. } => target == to,
-        Claim::Stable(_) | Claim::Importing { .. } => false,
+        Claim::Migrating { to, .. } => Some(to),
+        Claim::Stable(_) | Claim::Importing { .. } => None,
     }
 }
 
+/// Whether a content says that all of a range is its proxy's.
+fn owns(content: &Content, db: &ClusterName, range: SlotRange) -> bool {
+    let owned = content.owned().filter(|(of, ..)| *of == db);
+    owned.filter_map(|(_, kept, _)| overlap(range, kept)).map(SlotRange::len).sum::<u32>() >= range.len()
+}
+
 fn gained(known: Option<&Content>, content: &Content) -> Vec<(ClusterName, SlotRange)> {
-    let had = |db: &ClusterName, range: SlotRange| -> u32 {
-        let owned = known.into_iter().flat_map(Content::owned).filter(|(of, ..)| *of == db);
-        owned.filter_map(|(_, kept, _)| overlap(range, kept)).map(SlotRange::len).sum()
-    };
-    let gained = content.owned().filter(|(db, range, _)| had(db, *range) < range.len());
+    let had = |db: &ClusterName, range| known.is_some_and(|known| owns(known, db, range));
+    let gained = content.owned().filter(|(db, range, _)| !had(db, *range));
     gained.map(|(db, range, _)| (db.clone(), range)).collect()
 }
 
