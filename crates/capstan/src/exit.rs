@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use capstan_control::ControlError;
 use capstan_control::tasks::Failure;
 use capstan_fleet::FleetError;
-use capstan_meta::MetaError;
 use capstan_meta::embedded::{OpenError, RestoreError};
 use capstan_meta::wire::ServeError;
+use capstan_meta::{MetaError, Remedy};
+use capstan_redis::broker::BrokerError;
 
 use crate::config;
 
@@ -162,6 +163,9 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(error) = cause.downcast_ref::<RestoreError>() {
         return Some(of_restore(error));
     }
+    if let Some(error) = cause.downcast_ref::<BrokerError>() {
+        return Some(of_broker(error));
+    }
     cause.downcast_ref::<OpenError>().map(of_open).or_else(|| cause.downcast_ref::<MetaError>().map(of_meta))
 }
 
@@ -189,6 +193,18 @@ fn of_fleet(error: &FleetError) -> Exit {
         | FleetError::Policy { .. }
         | FleetError::Contended(_)
         | FleetError::Elsewhere(_) => Exit::Failed,
+    }
+}
+
+/// What the broker refuses is an answer; what the store cannot do is the store's.
+fn of_broker(error: &BrokerError) -> Exit {
+    match error {
+        BrokerError::Store(error) => of_meta(error),
+        BrokerError::BadValue(_) => Exit::Storage,
+        refused => match refused.remedy() {
+            Remedy::Retry | Remedy::Refresh | Remedy::Fenced | Remedy::Reject => Exit::Failed,
+            Remedy::Report => Exit::Internal,
+        },
     }
 }
 

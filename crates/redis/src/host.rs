@@ -15,7 +15,8 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::address::Address;
-use crate::agent::{Agent, Incarnation, Kind, NodeReport, NodeState, Persistence, Wanted};
+use crate::agent::{Agent, Incarnation, Kind, NodeReport, NodeState, Persistence, Role, Wanted};
+use crate::api::{NodeWish, node_wishes};
 use crate::broker::{HostTree, Tree, end_quarantine};
 use crate::keys::ClusterName;
 use crate::spec;
@@ -65,29 +66,32 @@ pub struct Identity {
 /// What every node of this host should be.
 #[must_use]
 pub fn wanted(tree: &Tree, me: &Identity) -> Vec<Wanted> {
-    let Some(host) = tree.host(&me.proxy) else { return Vec::new() };
-    host.owners.keys().map(|node| one_wanted(tree, host, me, node)).collect()
+    node_wishes(tree, &me.proxy).into_iter().map(|wish| one_wanted(me, wish)).collect()
 }
 
-fn one_wanted(tree: &Tree, host: &HostTree, me: &Identity, node: &Address) -> Wanted {
-    let record = host.copies.get(node).filter(|_| !host.quarantine.contains_key(node));
-    let owner = record.map(|seen| (seen.record.cluster_name.clone(), Incarnation(seen.record.incarnation)));
-    let cluster = owner.as_ref().and_then(|(name, _)| tree.clusters.get(name));
-    let max_memory = cluster.and_then(|cluster| cluster.max_memory.as_ref()).map(|seen| seen.record);
-    let config = cluster.and_then(|cluster| cluster.config.as_ref());
+fn one_wanted(me: &Identity, wish: NodeWish) -> Wanted {
+    let owner = wish.owner.map(|(name, incarnation)| (name, Incarnation(incarnation)));
     let password = match me.nodes {
         Kind::Supervised => Some(me.secret.password(owner.as_ref())),
         // Whoever runs it has chosen it.
         Kind::External => None,
     };
     Wanted {
-        node: node.clone(),
+        node: wish.node,
         kind: me.nodes,
         owner,
-        max_memory: max_memory.filter(|&bytes| bytes > 0),
-        persistence: persistence(config.map(|seen| seen.record.serving.persistence).unwrap_or_default()),
+        max_memory: (wish.max_memory > 0).then_some(wish.max_memory),
+        persistence: persistence(wish.persistence),
         password,
     }
+}
+
+/// Who of this host's nodes leads and who follows.
+fn roles(host: &HostTree) -> impl Iterator<Item = (Address, Role)> {
+    host.copies.iter().map(|(node, seen)| {
+        let role = seen.record.replica_of.clone().map_or(Role::Primary, Role::ReplicaOf);
+        (node.clone(), role)
+    })
 }
 
 fn persistence(asked: spec::Persistence) -> Persistence {
@@ -118,6 +122,10 @@ pub async fn keep(
     loop {
         let tree = Tree::of(&changes.mark_seen());
         agent.want(wanted(&tree, me));
+        if let Some(host) = tree.host(&me.proxy) {
+            let epoch = host.epoch.as_ref().map(|seen| seen.record).unwrap_or_default();
+            agent.set_roles(epoch, roles(host));
+        }
         free_emptied(me, agent, store, &tree).await;
         tokio::select! {
             () = stop.cancelled() => return Ok(()),

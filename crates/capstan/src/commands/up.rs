@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use capstan_console::{Metrics, State};
 use capstan_meta::Store;
 use capstan_meta::embedded::Embedded;
+use capstan_redis::broker::PROXY_ADDRESS;
 use tokio::net::TcpListener;
 
 use crate::commands::version::VERSION;
@@ -69,6 +70,10 @@ fn set_flags(args: &UpArgs, context: &mut Context) {
         let next = if base == 0 { 0 } else { base.saturating_add(1) };
         context.flags.push(Flag::new("--port-base", "http.listen", format!("127.0.0.1:{base}")));
         context.flags.push(Flag::new("--port-base", "meta.listen", format!("127.0.0.1:{next}")));
+        let (proxies, nodes) =
+            if base == 0 { (0, 1) } else { (base.saturating_add(11), base.saturating_add(21)) };
+        context.flags.push(Flag::new("--port-base", "redis.listen", format!("127.0.0.1:{proxies}")));
+        context.flags.push(Flag::new("--port-base", "redis.first_node_port", nodes));
     }
 }
 
@@ -92,8 +97,9 @@ async fn open(config: &Config) -> Result<Opened> {
 async fn start(process: &mut Process, opened: Opened, config: &Config) -> Result<Vec<LocalHost>> {
     let Opened { http, wire, embedded, endpoints } = opened;
     let store = Store::new(embedded.clone());
+    let console = http.local_addr()?;
     let addresses = BTreeMap::from([
-        ("http".to_owned(), http.local_addr()?.to_string()),
+        ("http".to_owned(), console.to_string()),
         ("meta".to_owned(), wire.local_addr()?.to_string()),
     ]);
     let watched = embedded.clone();
@@ -116,6 +122,7 @@ async fn start(process: &mut Process, opened: Opened, config: &Config) -> Result
     daemon::start_updater(process, &store, &config.fleet.tree, &config.host.id, ttl);
     let mut hosts = daemon::local_hosts(config)?;
     daemon::start_local_fleet(process, &store, config, &mut hosts).await?;
+    daemon::start_local_redis(process, &store, config, console, &mut hosts)?;
     daemon::start_local_hosts(process, &store, &session, &hosts)?;
     Ok(hosts)
 }
@@ -133,7 +140,7 @@ fn greet(endpoints: &Endpoints, hosts: &[LocalHost], context: &mut Context) -> R
     } else {
         format!(" --meta {}", endpoints.meta)
     };
-    let (playing, fleet) = match hosts {
+    let (playing, tries) = match hosts {
         [] => (String::new(), String::new()),
         [.., last] => (
             format!(
@@ -142,7 +149,7 @@ fn greet(endpoints: &Endpoints, hosts: &[LocalHost], context: &mut Context) -> R
                 last.id,
                 dir.display()
             ),
-            try_fleet(&dir, &there),
+            try_redis(hosts, &there) + &try_fleet(&dir, &there),
         ),
     };
     context.out.line(format!(
@@ -156,13 +163,27 @@ fn greet(endpoints: &Endpoints, hosts: &[LocalHost], context: &mut Context) -> R
          capstan hosts list{there}\n  \
          capstan meta tree{there}\n  \
          ETCDCTL_API=3 etcdctl --endpoints {wire} get / --prefix\n\n\
-         {fleet}Ctrl-C stops it; the data stays.",
+         {tries}Ctrl-C stops it; the data stays.",
         meta = endpoints.meta,
         // etcdctl 3.4 takes a scheme for most commands, but not for `endpoint status`.
         wire = endpoints.meta.trim_start_matches("http://"),
         dir = dir.display(),
     ))?;
     context.out.flush()
+}
+
+/// How a newcomer uses the cluster that was made for them.
+fn try_redis(hosts: &[LocalHost], there: &str) -> String {
+    let proxy = hosts.iter().find_map(|host| host.addresses.get(PROXY_ADDRESS));
+    let Some((host, port)) = proxy.and_then(|proxy| proxy.rsplit_once(':')) else { return String::new() };
+    let demo = daemon::DEMO;
+    format!(
+        "Use the Redis cluster {demo}, and let it grow under your hands:\n\n  \
+         redis-cli -c -h {host} -p {port} set hello world\n  \
+         capstan redis show {demo}{there}\n  \
+         capstan redis scale {demo} --nodes {}{there}\n\n",
+        hosts.len() * 2
+    )
 }
 
 /// How a newcomer updates the local hosts.

@@ -16,15 +16,18 @@ const UP_HOSTS_MAX: u64 = 64;
 pub(crate) enum HostRole {
     /// Its software is updated with the fleet.
     Fleet,
+    /// It offers Redis nodes behind a proxy.
+    Redis,
 }
 
 impl HostRole {
-    const ALL: [HostRole; 1] = [HostRole::Fleet];
+    const ALL: [HostRole; 2] = [HostRole::Fleet, HostRole::Redis];
 
     /// As it is written in the settings and in the host's record.
     pub(crate) fn name(self) -> &'static str {
         match self {
             HostRole::Fleet => "fleet",
+            HostRole::Redis => "redis",
         }
     }
 }
@@ -118,48 +121,5 @@ impl Reader<'_> {
             self.problem("fleet.source", &format!("{error}"));
         }
         source.ok()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::{Config, Layers, Sources};
-    use super::*;
-
-    fn config(text: &str) -> Result<Config, Vec<String>> {
-        let file = Some((PathBuf::from("c.toml"), text.to_owned()));
-        Config::of(&Layers::of(&Sources { file, ..Sources::default() })).map_err(|invalid| invalid.0)
-    }
-
-    #[test]
-    fn without_settings_there_is_a_fleet_without_a_worker() {
-        let config = config("").unwrap();
-        assert_eq!((config.fleet.tree, config.fleet.lrn, config.up_hosts), (Tree::default(), None, 3));
-        assert_eq!(config.host.roles, []);
-    }
-
-    #[test]
-    fn a_worker_needs_a_number_and_a_trust_file() {
-        let problems = config("[host]\nroles = ['fleet']").unwrap_err();
-        assert!(problems[0].contains("fleet.lrn") && problems[1].contains("fleet.trust"), "{problems:?}");
-    }
-
-    #[test]
-    fn what_makes_no_sense_is_named() {
-        let problems = config(
-            "[host]\nroles = ['cook']\n[fleet]\nlrn = 'one'\nsource = 'http://'\nleader_ttl = '1s'\n\
-             trust = '/nowhere/trust.json'\n[up]\nhosts = 65",
-        );
-        let problems = problems.unwrap_err();
-        for word in [
-            "\"cook\" is not a role",
-            "\"one\" is not",
-            "fleet.source",
-            "2s and 10m",
-            "/nowhere",
-            "at most 64",
-        ] {
-            assert!(problems.iter().any(|problem| problem.contains(word)), "{word}: {problems:?}");
-        }
     }
 }

@@ -149,7 +149,8 @@ pub(crate) const KEYS: &[Key] = &[
         "host.roles",
         Kind::List,
         "",
-        "What `capstan host` does beside being a host: `fleet` (its software is updated by the fleet's worker).",
+        "What `capstan host` does beside being a host: `fleet` (its software is updated by the fleet's worker), `redis` \
+         (it runs Redis nodes behind a proxy).",
     ),
     key(
         "host.stop_deadline",
@@ -201,6 +202,69 @@ pub(crate) const KEYS: &[Key] = &[
         Kind::Count,
         "3",
         "How many local hosts `capstan up` plays, each with a root directory of its own below `meta.dir`; at most 64.",
+    ),
+    key(
+        "redis.listen",
+        Kind::Address,
+        "127.0.0.1:7711",
+        "Where the Redis proxy of this host serves clients and coordinators. Hosts of `capstan up` take this port and \
+         the next ones.",
+    ),
+    key(
+        "redis.allow_insecure",
+        Kind::Flag,
+        "false",
+        "Allow `redis.listen` on an address that other machines reach, although there is no TLS.",
+    ),
+    key(
+        "redis.nodes",
+        Kind::Count,
+        "2",
+        "How many redis-server processes this host offers to clusters (1 to 60).",
+    ),
+    key(
+        "redis.first_node_port",
+        Kind::Count,
+        "7721",
+        "Port of this host's first redis-server; the others follow. Hosts of `capstan up` go on counting.",
+    ),
+    key(
+        "redis.dir",
+        Kind::Path,
+        "",
+        "Where the proxy's state and the nodes' data are kept. Unset: `redis` in `meta.dir`.",
+    ),
+    key(
+        "redis.server",
+        Kind::Path,
+        "",
+        "The server program of the nodes. Unset: redis-server, else valkey-server, from the PATH.",
+    ),
+    key(
+        "redis.workers",
+        Kind::Count,
+        "1",
+        "Threads of the proxy, each with its own connections to every node (1 to 256).",
+    ),
+    key(
+        "redis.secret",
+        Kind::Secret,
+        "",
+        "What coordinators and hosts share: the password of user `admin` of every proxy, and what the passwords of \
+         nodes are made from. `capstan up` makes one; `host` with the role redis and `controller` need it.",
+    ),
+    key(
+        "redis.ping_every",
+        Kind::Span,
+        "500ms",
+        "How often a coordinator speaks to every proxy (50ms to 10s).",
+    ),
+    key(
+        "redis.lease",
+        Kind::Span,
+        "1500ms",
+        "For how long a proxy serves after it last heard from a majority of the coordinators; at least twice \
+         `redis.ping_every`.",
     ),
     key("log.format", Kind::Choice(&["text", "json"]), "text", "Form of the log lines on stderr."),
     key(

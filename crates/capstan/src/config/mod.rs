@@ -5,6 +5,7 @@
 mod fleet;
 mod keys;
 mod layers;
+mod redis;
 mod suggest;
 mod value;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 pub(crate) use fleet::{Fleet, HostRole};
 pub(crate) use keys::{KEYS, Kind};
 pub(crate) use layers::{Flag, Layers, Origin, Sources, shown};
+pub(crate) use redis::Redis;
 pub(crate) use value::{Value, span};
 
 /// The settings of one process, all of them valid.
@@ -27,6 +29,7 @@ pub(crate) struct Config {
     pub(crate) fleet: Fleet,
     /// How many local hosts `capstan up` plays.
     pub(crate) up_hosts: u32,
+    pub(crate) redis: Redis,
 }
 
 /// Section `meta`.
@@ -128,7 +131,9 @@ impl Reader<'_> {
         let host = self.host();
         let fleet = self.fleet(host.as_ref().map(|host| host.roles.as_slice()).unwrap_or_default());
         let up_hosts = self.up_hosts();
-        Some(Config { meta: meta?, http_listen: http_listen?, host: host?, fleet: fleet?, up_hosts })
+        let (meta, host) = (meta?, host?);
+        let redis = self.redis(&meta.dir, &host.roles);
+        Some(Config { meta, http_listen: http_listen?, host, fleet: fleet?, redis: redis?, up_hosts })
     }
 
     fn meta(&mut self) -> Option<Meta> {

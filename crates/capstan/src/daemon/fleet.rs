@@ -123,8 +123,8 @@ async fn work(
         ..HostLease::default()
     };
     let options = WorkerOptions { lease, session: place.session, ..WorkerOptions::of(place.lrn) };
-    tracing::info!(lrn = %place.lrn, host = %place.id, "fleet worker runs");
     health.ready(part);
+    tracing::info!(lrn = %place.lrn, host = %place.id, "fleet worker runs");
     tokio::select! {
         ended = shell::run(store, tree, host.clone(), options, stop) => Ok(ended?),
         () = follow_source(&host, &config, tree, &place.source) => Ok(()),

@@ -52,7 +52,7 @@ pub(crate) fn start_host(
     let record = HostRecord {
         boot: format!("{:x}-{}", clock::since_epoch().as_nanos(), std::process::id()),
         roles: roles.iter().map(|role| role.parse::<Role>()).collect::<Result<_, _>>()?,
-        services: vec![PART.parse()?],
+        services: services(roles)?,
         addresses,
         version: VERSION.to_owned(),
         labels: settings.labels.clone(),
@@ -72,6 +72,12 @@ pub(crate) fn start_host(
         ended
     });
     Ok(())
+}
+
+/// Who answers drains of a host with these roles: its daemon, and the roles that have something to move.
+fn services(roles: &[&str]) -> Result<Vec<ServiceName>> {
+    let moving = roles.iter().copied().filter(|role| *role == capstan_redis::coordinator::SERVICE);
+    std::iter::once(PART).chain(moving).map(|name| Ok(name.parse()?)).collect()
 }
 
 /// Answers drains of a host for its daemon.

@@ -8,6 +8,8 @@ mod listen;
 mod local;
 mod notify;
 mod process;
+mod redis;
+mod redis_ports;
 mod serve;
 mod signal;
 
@@ -18,5 +20,8 @@ pub(crate) use host::{start_host, start_session};
 pub(crate) use listen::bind;
 pub(crate) use local::{LocalHost, SAMPLE_DIR, local_hosts, start_local_fleet, start_local_hosts};
 pub(crate) use process::Process;
+pub(crate) use redis::{
+    DEMO, RedisHost, RedisShared, start_coordinator, start_local_redis, start_redis_host,
+};
 pub(crate) use serve::{open, start_http, start_wire};
 use signal::Signals;

@@ -34,7 +34,6 @@ const COMMANDS: &[&[&str]] = &[
     &["fleet", "config"],
     &["fleet", "vault"],
     &["fleet", "vault", "set"],
-    &["fleet", "simulate"],
     &["meta"],
     &["meta", "serve"],
     &["meta", "get"],

@@ -10,6 +10,7 @@ mod exits;
 mod fleet;
 mod fleet_release;
 mod golden;
+mod headline;
 mod help;
 mod log;
 mod meta;

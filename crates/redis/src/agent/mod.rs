@@ -187,7 +187,11 @@ impl Host {
             }
             tokio::select! {
                 () = stop.cancelled() => break,
-                changed = orders.wanted.changed() => if changed.is_err() { break },
+                changed = orders.wanted.changed() => if changed.is_err() {
+                    // Nobody can ask for anything else any more: the nodes run on until the process stops.
+                    stop.cancelled().await;
+                    break;
+                },
                 Some(ended) = tasks.join_next(), if !tasks.is_empty() => drop(running.remove(&ended?)),
             }
         }
@@ -272,7 +276,7 @@ async fn died(node: &mut Node) {
 fn find_program(named: Option<&Path>) -> Result<Program, AgentError> {
     let path = match named {
         Some(path) => path.to_owned(),
-        None => SERVERS.iter().find_map(|name| on_path(name)).ok_or(AgentError::NoServer)?,
+        None => find_server().ok_or(AgentError::NoServer)?,
     };
     let not_a_server = |why: String| AgentError::NotAServer { path: path.clone(), why };
     let output = std::process::Command::new(&path).arg("--version").output();
@@ -280,6 +284,12 @@ fn find_program(named: Option<&Path>) -> Result<Program, AgentError> {
     let text = String::from_utf8_lossy(&output.stdout);
     let version = Version::parse(&text).ok_or_else(|| not_a_server("it does not say its version".into()))?;
     Ok(Program { path, version })
+}
+
+/// The server program that is taken when none is named.
+#[must_use]
+pub fn find_server() -> Option<PathBuf> {
+    SERVERS.iter().find_map(|name| on_path(name))
 }
 
 fn on_path(name: &str) -> Option<PathBuf> {

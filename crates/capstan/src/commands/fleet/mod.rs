@@ -7,7 +7,6 @@ mod reply;
 mod rules;
 mod screen;
 mod show;
-mod simulate;
 mod steer;
 mod vault;
 mod watch;
@@ -78,8 +77,6 @@ pub(crate) enum FleetCommand {
     /// Keep the secrets with which Vault is opened
     #[command(subcommand)]
     Vault(vault::VaultCommand),
-    /// Print what canaries and parallelism cost and save, by simulated rollouts
-    Simulate(simulate::SimulateArgs),
 }
 
 /// Carries out the command.
@@ -106,7 +103,6 @@ pub(crate) async fn run(command: FleetCommand, context: &mut Context) -> Result<
         FleetCommand::Config(command) => rules::config(command, context).await,
         FleetCommand::History(args) => show::history(args, context).await,
         FleetCommand::Vault(command) => vault::run(command, context).await,
-        FleetCommand::Simulate(args) => simulate::run(args, context),
     }
 }
 

@@ -104,7 +104,7 @@ impl Cluster {
 
 #[test]
 fn killed_workers_and_updaters_leave_every_host_with_exactly_the_release() {
-    let runs = seed::soak(2, 10);
+    let runs = seed::soak(1, 10);
     seed::seeds(runs, |seed| {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -4,7 +4,7 @@ use capstan_testkit::eventually;
 use serde_json::{Value, json};
 
 use super::{GATED, LocalFleet, packages, sample, state_of};
-use crate::binary::{DEADLINE, Run, capstan};
+use crate::binary::{DEADLINE, Run};
 
 #[tokio::test]
 async fn a_pause_lets_the_running_host_end_and_nobody_begin() {
@@ -139,19 +139,4 @@ async fn every_verb_answers_programs_and_says_no_in_words() {
     fleet.let_go(1);
     fleet.until_complete("2.0.0").await;
     assert!(!fleet.root(2).join("pid").exists(), "the skipped host ran");
-}
-
-#[test]
-fn a_simulation_prints_the_same_table_for_the_same_seed() {
-    let simulate = |form: &str| {
-        let args =
-            ["fleet", "simulate", "--hosts", "40", "--canary", "1,10", "--parallelism", "10", "-o", form];
-        capstan(".".as_ref(), &args).ok()
-    };
-    let rows: Value = serde_json::from_str(&simulate("json")).unwrap();
-    assert_eq!((rows[0]["canary"].as_u64(), rows[1]["canary"].as_u64()), (Some(1), Some(10)));
-    assert!(rows[0]["blast_radius"].as_u64() <= rows[1]["blast_radius"].as_u64(), "{rows}");
-    let table = simulate("table");
-    assert!(table.contains("BLAST RADIUS") && table.lines().count() == 3, "{table}");
-    assert_eq!(simulate("table"), table);
 }

@@ -1,0 +1,96 @@
+//! Which ports do the local hosts' proxies and nodes have? The same at every start: nodes are known by their address.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use capstan_redis::Address;
+
+use super::redis::RedisHost;
+use crate::config;
+
+/// The file in the data directory with ports that were chosen by the system, once.
+const FILE: &str = "redis-ports.json";
+
+/// Where the ports of the local hosts begin, or which they are.
+pub(super) enum Ports {
+    /// The settings count from here.
+    Counted { proxies: SocketAddr, nodes: u16 },
+    /// Chosen once and remembered: for every host the proxy's port, then those of its nodes.
+    Chosen(Vec<Vec<u16>>),
+}
+
+impl Ports {
+    pub(super) fn of(settings: &config::Redis, data: &Path, hosts: usize) -> Result<Ports> {
+        match settings.listen.port() {
+            0 => remembered(&data.join(FILE), hosts, usize::from(settings.nodes) + 1).map(Ports::Chosen),
+            _ => Ok(Ports::Counted { proxies: settings.listen, nodes: settings.first_node_port }),
+        }
+    }
+
+    /// The addresses of one host; its directory is for the caller to say.
+    pub(super) fn host(&self, at: usize, settings: &config::Redis) -> Result<RedisHost> {
+        let ip = settings.listen.ip();
+        let (proxy, nodes) = match self {
+            Ports::Counted { proxies, nodes } => {
+                let at = u16::try_from(at)?;
+                let first =
+                    nodes.checked_add(at * settings.nodes).context("redis.first_node_port is too high")?;
+                let proxy = proxies.port().checked_add(at).context("the port of redis.listen is too high")?;
+                (proxy, (first..first.saturating_add(settings.nodes)).collect())
+            }
+            Ports::Chosen(hosts) => {
+                let [proxy, nodes @ ..] = &**hosts.get(at).context("more hosts than ports")? else {
+                    anyhow::bail!("{FILE} has a host without ports; remove it");
+                };
+                (*proxy, nodes.to_vec())
+            }
+        };
+        let address = |port: &u16| Ok(SocketAddr::from((ip, *port)).to_string().parse::<Address>()?);
+        let nodes = nodes.iter().map(address).collect::<Result<_>>()?;
+        Ok(RedisHost { listen: SocketAddr::from((ip, proxy)), nodes, dir: Default::default() })
+    }
+}
+
+/// Ports as the file has them; those that are missing are chosen and added.
+fn remembered(path: &Path, hosts: usize, each: usize) -> Result<Vec<Vec<u16>>> {
+    let mut known: Vec<Vec<u16>> = match std::fs::read(path) {
+        Ok(text) => {
+            serde_json::from_slice(&text).with_context(|| format!("cannot read {}", path.display()))?
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let before = known.clone();
+    known.resize(hosts.max(known.len()), Vec::new());
+    // Held until all are chosen, so that none is chosen twice.
+    let mut held = Vec::new();
+    for ports in &mut known {
+        while ports.len() < each {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
+            ports.push(listener.local_addr()?.port());
+            held.push(listener);
+        }
+    }
+    if known != before {
+        std::fs::write(path, serde_json::to_vec(&known)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chosen_ports_stay() {
+        let dir = capstan_testkit::TempDir::new("ports").unwrap();
+        let path = dir.join(FILE);
+        let first = remembered(&path, 2, 3).unwrap();
+        assert_eq!(first.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3]);
+        assert_eq!(remembered(&path, 2, 3).unwrap(), first);
+        let more = remembered(&path, 3, 3).unwrap();
+        assert_eq!(more[..2], first);
+    }
+}
