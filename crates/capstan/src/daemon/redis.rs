@@ -104,7 +104,7 @@ fn stop_in_order(process: &Process, address: &Address, mut proxy: Proxy) {
 
 fn keep_nodes(process: &Process, shared: &RedisShared, agent: Arc<Agent>, me: Identity, nodes: Vec<Address>) {
     let store = shared.store.clone();
-    process.supervisor.start(LOOP, &format!("redis nodes {}", me.proxy), move |stop| {
+    process.supervisor.start(LOOP, format!("redis nodes {}", me.proxy), move |stop| {
         let (store, agent, me, nodes) = (store.clone(), agent.clone(), me.clone(), nodes.clone());
         async move {
             broker::add_host(&store, &me.proxy, &nodes).await?;

@@ -4,11 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use capstan_testkit::{Process, Ready, TempDir};
+use capstan_testkit::{Process, Ready, TempDir, try_eventually_blocking};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 /// A daemon that is not ready after this on a busy machine never will be.
 pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A daemon that does not stop within this is killed.
+const STOP_DEADLINE: Duration = Duration::from_secs(15);
 
 /// What a short run left behind.
 #[derive(Debug)]
@@ -123,6 +127,16 @@ impl Daemon {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").arg("--endpoints").arg(self.endpoint("meta")).args(args);
         finish(command.output().expect("etcdctl is needed: Debian's package etcd-client"))
+    }
+}
+
+impl Drop for Daemon {
+    /// In order, so that the redis-servers behind it stop with it: they outlive one that is killed, and should.
+    fn drop(&mut self) {
+        if self.process.signal(Signal::SIGTERM).is_ok() {
+            let ended = || self.process.exit_status().ok().flatten().ok_or("still running");
+            drop(try_eventually_blocking("the daemon has stopped", STOP_DEADLINE, ended));
+        }
     }
 }
 

@@ -63,19 +63,19 @@ async def blocking(db):
 async def pubsub(plains):
     subscriber = plains[0].pubsub()
     await subscriber.subscribe("async-news")
-    got = []
+    got, subscribed = [], asyncio.Event()
 
     async def read():
         while True:
             message = await subscriber.get_message(timeout=DEADLINE)
             if message:
                 got.append((message["type"], message["data"]))
+                subscribed.set()
             if len(got) == 1 + len(plains):
                 return
 
     reading = asyncio.ensure_future(read())
-    while not got:
-        await asyncio.sleep(0)
+    await asyncio.wait_for(subscribed.wait(), DEADLINE)
     for number, plain in enumerate(plains):
         await plain.publish("async-news", f"hello {number}")
     await asyncio.wait_for(reading, DEADLINE)

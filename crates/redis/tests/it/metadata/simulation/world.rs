@@ -1,5 +1,7 @@
 //! One world: a store, hosts, coordinators and an operator, and what befalls them, all from a seed.
 
+// tidy: the clock is paused in this file
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
