@@ -39,7 +39,7 @@ impl Gain<'_> {
     }
 
     /// The source of a move that is over keeps its clients waiting until the target knows: a source that sends them
-    /// there earlier makes them run to and fro.
+    /// there earlier makes them run to and fro. Slots that went elsewhere are not a move that is over.
     fn target_not_told(&self, dead: &BTreeSet<&Address>) -> Option<String> {
         let facts = self.board.all();
         let lost = self
@@ -47,13 +47,13 @@ impl Gain<'_> {
             .into_iter()
             .flat_map(Content::owned)
             .filter(|(db, range, _)| !owns(self.content, db, *range));
-        lost.filter_map(|(db, range, claim)| moves_to(claim).map(|to| (db, range, to))).find_map(
-            |(db, range, to)| {
-                let told = facts.get(to).and_then(|fact| fact.confirmed.as_deref());
-                let waits = !dead.contains(to) && !told.is_some_and(|told| owns(told, db, range));
-                waits.then(|| format!("slots {range} of {db}: {to} has not been told that they are its own"))
-            },
-        )
+        let moved = lost.filter_map(|(db, range, claim)| moves_to(claim).map(|to| (db, range, to)));
+        moved.filter(|(_, _, to)| !dead.contains(to)).find_map(|(db, range, to)| {
+            let arrives = Content::unsettled(self.tree, to).is_some_and(|content| owns(&content, db, range));
+            let told = facts.get(to).and_then(|fact| fact.confirmed.as_deref());
+            let waits = arrives && !told.is_some_and(|told| owns(told, db, range));
+            waits.then(|| format!("slots {range} of {db}: {to} has not been told that they are its own"))
+        })
     }
 
     /// Why what this proxy gains may still be served elsewhere.
