@@ -1,6 +1,6 @@
 //! How does a command travel? The data path of the proxy: clients, nodes, and nothing between them but this.
 //!
-//! A proxy is a few [workers](worker), each a thread with its own listener on the same port, its own clients and its own
+//! A proxy is a few workers, each a thread with its own listener on the same port, its own clients and its own
 //! pipelined connections to the nodes. Nothing is shared between them on the way of a command; they look at a routing
 //! table that one `keeper` swaps whole. Read first: `worker` (the loop), `session` (a client), `link` (a node),
 //! `dispatch` (what is done with a command).
