@@ -20,6 +20,7 @@ use capstan_meta::session::{Session, SessionOptions};
 use tokio::net::TcpListener;
 
 use super::load::{histogram, load, median, nanos};
+use super::workdir::WorkDir;
 use super::{Row, Scale, progress};
 
 /// How the figures were made, in one paragraph.
@@ -68,7 +69,7 @@ impl Size {
 /// Measures the whole area; files go below `dir`.
 pub(crate) async fn rows(scale: Scale, dir: &Path) -> Result<Vec<Row>> {
     let size = Size::of(scale);
-    let work = WorkDir::below(dir)?;
+    let work = WorkDir::below(dir, "log")?;
     let mut rows = append_rows(size, &work.0).await?;
     rows.push(tail_row(size, &work.0).await?);
     rows.extend(nats::row(size, &work.0).await?);
@@ -356,21 +357,4 @@ fn copy_dir(from: &Path, to: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// A directory of this run, removed with it.
-struct WorkDir(PathBuf);
-
-impl WorkDir {
-    fn below(dir: &Path) -> Result<WorkDir> {
-        let dir = dir.join(format!("capstan-bench-log-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        Ok(WorkDir(dir))
-    }
-}
-
-impl Drop for WorkDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
