@@ -2,19 +2,21 @@
 //!
 //! A journal file is filled with zeros once, by a thread that prepares it in advance, and is then written over again and
 //! again: overwriting blocks that exist needs no file-system transaction, so a sync costs what the device needs and
-//! nothing more. While no prepared file is there, one grows under the writing. A group begins on a block of its own, has
-//! a number and a checksum; what an earlier use of the file left behind has a lower number. Two groups may be on their
-//! way at a time, so each also says which group was durable when it was written: whatever is missing behind that one was
-//! never acknowledged.
+//! nothing more. While no prepared file is there, one grows under the writing. Groups are written through handles with
+//! `O_DSYNC`: that waits for the blocks of the group alone, where `fdatasync` waits for all of the file, the other group
+//! on its way included. A group begins on a block of its own, has a number and a checksum; what an earlier use of the
+//! file left behind has a lower number. Two groups may be on their way at a time, so each also says which group was
+//! durable when it was written: whatever is missing behind that one was never acknowledged.
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
 use bytes::Bytes;
+use nix::fcntl::OFlag;
 
 use super::error::{DiskError, DiskResult};
 use super::files::sync_dir;
@@ -88,6 +90,7 @@ impl Group {
 #[derive(Debug)]
 pub struct JournalFile {
     path: PathBuf,
+    /// What is written through it is durable when the write returns.
     file: Arc<File>,
     /// How long it may become.
     size: u64,
@@ -145,7 +148,11 @@ fn fill(path: &Path, size: u64) -> std::io::Result<File> {
     }
     file.sync_all()?;
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())?;
-    Ok(file)
+    open_durable(path)
+}
+
+fn open_durable(path: &Path) -> std::io::Result<File> {
+    File::options().read(true).write(true).custom_flags(OFlag::O_DSYNC.bits()).open(path)
 }
 
 impl Journal {
@@ -162,8 +169,7 @@ impl Journal {
         let (mut free, mut live) = (Vec::new(), VecDeque::new());
         let mut next_file = 0;
         for path in journal_files(dir)? {
-            let opened = File::options().read(true).write(true).open(&path);
-            let opened = opened.and_then(|file| Ok((file.metadata()?.len(), file)));
+            let opened = open_durable(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
             let (size, file) = opened.map_err(|error| DiskError::io(&path, &error))?;
             let file = Arc::new(file);
             next_file = next_file.max(number_of(&path) + 1);
@@ -284,7 +290,7 @@ impl Journal {
             return Ok(next);
         }
         let path = self.dir.join(format!("{:08}.journal", self.next_file));
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let file = File::create(&path).and_then(|_| open_durable(&path));
         let file = file.map_err(|error| DiskError::io(&path, &error))?;
         sync_dir(&self.dir)?;
         self.next_file += 1;
@@ -305,7 +311,13 @@ impl JournalFile {
     fn grow(&mut self, end: u64) -> DiskResult<()> {
         let wanted = self.size.min(end + AHEAD).max(end);
         let zeros = vec![0; (wanted - self.grown) as usize];
-        if let Err(error) = self.file.write_all_at(&zeros, self.grown) {
+        // Zeros that are there in earnest: the groups that go there find their blocks as in a prepared file.
+        let file = File::options().write(true).open(&self.path);
+        let lengthened = file.and_then(|file| {
+            file.write_all_at(&zeros, self.grown)?;
+            file.sync_data()
+        });
+        if let Err(error) = lengthened {
             self.file.set_len(self.grown).ok();
             return Err(DiskError::io(&self.path, &error));
         }
@@ -328,7 +340,7 @@ impl Write {
     /// Writes the group and makes it durable. Its place exists, so a failure is never a want of room that could be
     /// taken back.
     pub fn perform(&self, group: &Group) -> DiskResult<()> {
-        let done = self.file.write_all_at(&group.bytes, self.at).and_then(|()| self.file.sync_data());
+        let done = self.file.write_all_at(&group.bytes, self.at);
         done.map_err(|error| DiskError::Failed(format!("{}: {error}", self.path.display())))
     }
 }

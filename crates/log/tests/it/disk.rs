@@ -226,6 +226,13 @@ fn any_sequence_of_changes_survives_any_number_of_ends() {
     seed::seeds(seed::soak(12, 1_000), |seed| runtime.block_on(random_changes(seed)));
 }
 
+/// A segment that a cut had shortened was written to behind its new end, and had a hole after the next start.
+#[test]
+fn a_segment_that_was_cut_goes_on_at_its_new_end() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(random_changes(15_739_135_873_545_561_935));
+}
+
 async fn random_changes(seed: u64) {
     let mut rng = seed::rng(seed);
     let dir = TempDir::new("disk").unwrap();
