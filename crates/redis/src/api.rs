@@ -468,8 +468,14 @@ pub async fn connect(store: &Store, name: &ClusterName) -> Result<Connection, Br
         Mode::Cluster => " -c",
         Mode::Single => "",
     };
+    // redis-cli says who it is only if it has a password, however empty.
+    let user = match serving.users.first() {
+        Some(user) => format!(" --user {name}/{} --askpass", user.name),
+        None if serving.default => String::new(),
+        None => format!(" --user {name} --pass '' --no-auth-warning"),
+    };
     let example = seeds.first().map_or_else(String::new, |seed| {
-        format!("redis-cli{flag} -h {} -p {} --user {name}", seed.host(), seed.port())
+        format!("redis-cli{flag} -h {} -p {}{user}", seed.host(), seed.port())
     });
     let users = serving.users.into_iter().map(|user| user.name).collect();
     Ok(Connection { database: name.clone(), mode: serving.mode, seeds, users, example })

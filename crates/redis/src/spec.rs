@@ -49,6 +49,9 @@ pub struct Serving {
     /// Who may connect; nobody listed: everybody.
     #[serde(default)]
     pub users: Vec<User>,
+    /// Whether clients that name no cluster use this one, where a proxy serves several.
+    #[serde(default)]
+    pub default: bool,
     /// What survives the end of a node's process.
     #[serde(default)]
     pub persistence: Persistence,

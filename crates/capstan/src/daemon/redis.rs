@@ -14,7 +14,7 @@ use capstan_redis::broker::{self, PROXY_ADDRESS, Tree};
 use capstan_redis::coordinator::{Coordinator, SERVICE, Timing, Wire};
 use capstan_redis::data::proxy::{self, Limits, Proxy};
 use capstan_redis::host::{self, Identity, NodeSecret};
-use capstan_redis::spec::ClusterSpec;
+use capstan_redis::spec::{ClusterSpec, Serving};
 use capstan_redis::{Address, ClusterName};
 
 use super::local::LocalHost;
@@ -195,7 +195,8 @@ async fn create_once(store: &Store, name: &ClusterName, nodes: u32) -> Result<()
     if tree.clusters.get(name).is_some_and(|cluster| cluster.exists() || cluster.last_epoch.is_some()) {
         return Ok(());
     }
-    broker::create_cluster(store, name, &ClusterSpec::of(nodes)).await?;
+    let serving = Serving { default: true, ..Serving::default() };
+    broker::create_cluster(store, name, &ClusterSpec { serving, ..ClusterSpec::of(nodes) }).await?;
     tracing::info!(cluster = %name, nodes, "created a redis cluster to try");
     Ok(())
 }

@@ -73,6 +73,15 @@ pub(super) fn plan_create(
     if before.deleting.is_some() || before.removing.is_some() || !before.nodes.is_empty() {
         return Err(BrokerError::StillDeleting(name.clone()));
     }
+    let serves_strangers =
+        |cluster: &ClusterTree| cluster.config.as_ref().is_some_and(|c| c.record.serving.default);
+    if spec.serving.default
+        && let Some((other, _)) = tree.clusters.iter().find(|(_, cluster)| serves_strangers(cluster))
+    {
+        let text =
+            format!("cluster {name}: clients that name no cluster use {other}; only one can be the default");
+        return Err(BrokerError::Invalid(text));
+    }
     let epoch = before.last_epoch.as_ref().map_or(Epoch::NEVER_TOLD, |seen| seen.record).next();
     let planned = planned(&before, spec, epoch);
     let lacking = missing(tree, name, &planned);

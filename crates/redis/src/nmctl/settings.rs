@@ -18,6 +18,9 @@ pub struct Settings {
     /// Who may connect; nobody listed: everybody.
     #[serde(default)]
     pub users: Vec<User>,
+    /// Whether clients that name no database use this one, where there are several.
+    #[serde(default)]
+    pub default: bool,
     /// What is meant for others than proxies, or for newer ones.
     #[serde(flatten)]
     pub others: serde_json::Map<String, serde_json::Value>,

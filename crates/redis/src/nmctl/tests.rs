@@ -168,7 +168,8 @@ fn settings() -> impl Strategy<Value = Settings> {
         password_sha256: passwords.iter().map(|password| PasswordHash::of(password)).collect(),
         commands: Rights::Read,
     });
-    (mode, any::<bool>(), vec(user, 0..3)).prop_map(|(mode, split, users)| Settings {
+    (mode, any::<bool>(), any::<bool>(), vec(user, 0..3)).prop_map(|(mode, split, default, users)| Settings {
+        default,
         mode,
         split,
         users,

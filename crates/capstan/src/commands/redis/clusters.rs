@@ -35,6 +35,9 @@ pub(crate) struct CreateArgs {
     /// Split MGET, MSET, DEL, EXISTS, UNLINK and TOUCH over slots, where Redis Cluster refuses them
     #[arg(long)]
     split: bool,
+    /// Clients that name no cluster use this one, where a proxy serves several; one cluster of a pool can be it
+    #[arg(long)]
+    default: bool,
     /// What survives the end of a node's process: none, aof (all but a second), rdb (the last snapshot)
     #[arg(long, default_value = "none", value_parser = persistence)]
     persistence: Persistence,
@@ -78,8 +81,8 @@ struct Done<'a> {
 }
 
 pub(super) async fn create(args: CreateArgs, context: &mut Context) -> Result<Exit> {
-    let CreateArgs { name, nodes, replicas, max_memory, mode, split, persistence, users } = args;
-    let serving = Serving { mode, split, users, persistence, ..Serving::default() };
+    let CreateArgs { name, nodes, replicas, max_memory, mode, split, default, persistence, users } = args;
+    let serving = Serving { mode, split, users, default, persistence, ..Serving::default() };
     let spec = ClusterSpec { nodes, replicas, max_memory, serving };
     api::create(&context.store().await?, &name, &spec).await?;
     let next = format!("cluster {name} is there; `capstan redis connect {name}` says how to reach it");

@@ -1,7 +1,8 @@
 //! Which database does a connection use, and what may it do there?
 //!
 //! A user belongs to a database. `AUTH` takes `database/user`, a user's name where only one database has it, or the name
-//! of a database, which is its `default` user. With one database and no users, nobody needs to say anything.
+//! of a database, which is its `default` user. With one database and no users, nobody needs to say anything; with several,
+//! those who say nothing use the one that is set to be the default.
 
 use std::sync::Arc;
 
@@ -26,9 +27,9 @@ pub struct Login {
 /// What a connection may do that has said nothing yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entrance {
-    /// It uses the only database there is.
+    /// It uses the only database there is, or the default one.
     Open(Login),
-    /// It has to authenticate, as the only database has users.
+    /// It has to authenticate, as that database has users.
     Authenticate,
     /// It has to name a database.
     NameDatabase,
@@ -50,17 +51,26 @@ pub enum LoginRefused {
 }
 
 pub(super) fn entrance(databases: &[Arc<Database>]) -> Entrance {
-    let only = match databases {
+    let chosen = match databases {
         [] => return Entrance::Nothing,
         [only] => only,
-        [..] => return Entrance::NameDatabase,
+        [..] => match default(databases) {
+            Some(default) => default,
+            None => return Entrance::NameDatabase,
+        },
     };
-    let users = &only.settings().users;
+    let users = &chosen.settings().users;
     let open = users.iter().find(|user| user.name == DEFAULT && user.password_sha256.is_empty());
     match open {
         None if !users.is_empty() => Entrance::Authenticate,
-        user => Entrance::Open(login(only, user)),
+        user => Entrance::Open(login(chosen, user)),
     }
+}
+
+/// The database of those who name none; with two of that kind it is nobody's guess.
+fn default(databases: &[Arc<Database>]) -> Option<&Arc<Database>> {
+    let mut found = databases.iter().filter(|database| database.settings().default);
+    found.next().filter(|_| found.next().is_none())
 }
 
 pub(super) fn log_in(
@@ -84,7 +94,10 @@ fn log_in_by_password(databases: &[Arc<Database>], password: &[u8]) -> Result<Lo
     match entrance(databases) {
         Entrance::Open(_) | Entrance::Nothing => Err(LoginRefused::NoPasswordNeeded),
         Entrance::Authenticate | Entrance::NameDatabase => {
-            by_name(databases, DEFAULT, password).ok_or(LoginRefused::WrongPassword)
+            let of_default = default(databases)
+                .and_then(|database| in_database(databases, database.name().as_str(), DEFAULT, password));
+            let found = of_default.or_else(|| by_name(databases, DEFAULT, password));
+            found.ok_or(LoginRefused::WrongPassword)
         }
     }
 }

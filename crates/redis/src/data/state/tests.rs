@@ -307,6 +307,21 @@ fn users_have_passwords_and_belong_to_databases() {
     assert_eq!(who(&several, Some("x/app"), "secret"), "wrong");
 }
 
+#[test]
+fn who_names_no_database_uses_the_default_one() {
+    let several = conf(r#"a {} b {"default":true} c {}"#);
+    assert!(matches!(several.entrance(), Entrance::Open(login) if login.database.as_str() == "b"));
+    assert_eq!(who(&several, Some("a"), ""), "a default");
+    let two = conf(r#"a {"default":true} b {"default":true}"#);
+    assert_eq!(two.entrance(), Entrance::NameDatabase, "nobody can say which");
+    let hash = crate::nmctl::PasswordHash::of(b"secret");
+    let user = format!(r#""users":[{{"name":"default","password_sha256":["{hash}"]}}]"#);
+    let locked = conf(&format!(r#"a {{{user}}} b {{"default":true,{user}}}"#));
+    assert_eq!(locked.entrance(), Entrance::Authenticate);
+    assert_eq!(who(&locked, None, "secret"), "b default");
+    assert_eq!(who(&locked, None, "wrong"), "wrong");
+}
+
 fn full() -> ProxyState {
     let state = told(&[
         "SETDB 5 NOFLAG db h:1 migrating p:1 0-5 db h:1 6-9 other h:2 importing p:2 1-1",
