@@ -7,7 +7,8 @@
 //! NMCTL SETCONF   epoch flags [dbname json] ...
 //! NMCTL RELEASING epoch flags [dbname ip:port slot_range] ...      asks the source of a move to let go
 //! NMCTL IMPORT    epoch dbname src_ip:src_port slots [session]     turns the connection into an import stream
-//! NMCTL LEASE     coordinator needed ttl_ms
+//! NMCTL FENCE     epoch                                            refuse older SETDBs from now on; say what is held
+//! NMCTL LEASE     coordinator needed ttl_ms [epoch clock]          clock: as EPOCH said it
 //! NMCTL LISTDB | CLEARDB | MOVES | EPOCH | INFO
 //! slot_range := slots | migrating dst_ip:dst_port slots | importing src_ip:src_port slots
 //! slots      := 0-1000 | 7
@@ -17,6 +18,7 @@
 //! Words are read in any case of letters; names of databases are not. `dst` and `src` are proxies. A node without slots
 //! (a replica, a fresh target) is announced with [`SetRepl`].
 
+mod holding;
 mod parse;
 mod print;
 mod settings;
@@ -29,6 +31,7 @@ use crate::address::Address;
 use crate::keys::ClusterName;
 use crate::slots::SlotRange;
 
+pub use holding::Holding;
 pub use parse::WrongMessage;
 pub use settings::{Mode, PasswordHash, Rights, Settings, User};
 
@@ -50,6 +53,8 @@ pub enum Message {
     Releasing(Announcement),
     /// The connection will bring the keys of a range that moves here.
     Import(Import),
+    /// Refuse every `SETDB` before this epoch from now on, and say what is held.
+    Fence(Epoch),
     /// The right to serve.
     Lease(LeaseGrant),
     /// Which databases are known?
@@ -198,4 +203,15 @@ pub struct LeaseGrant {
     pub needed: u32,
     /// For how long, in milliseconds.
     pub ttl_ms: u64,
+    /// What it was given upon. A grant by hand has none: it counts from its receipt, for everything that is held.
+    pub basis: Option<Basis>,
+}
+
+/// What a coordinator knew of a proxy when it gave a grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Basis {
+    /// The `SETDB` that the proxy has confirmed to it: what the proxy gained later is not meant.
+    pub epoch: Epoch,
+    /// What the proxy's clock said before the grant was decided. It counts from there, however long it was on its way.
+    pub clock: String,
 }

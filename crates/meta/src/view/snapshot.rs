@@ -29,6 +29,12 @@ impl Snapshot {
         self.resyncs
     }
 
+    /// Whether two snapshots of one view show the same, whatever their revisions. Cheap.
+    #[must_use]
+    pub fn same_as(&self, other: &Snapshot) -> bool {
+        self.tree.same_as(&other.tree)
+    }
+
     /// How many keys there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use super::probe::Seen;
 use super::record::Record;
-use super::wanted::{Role, Wanted};
+use super::wanted::{Kind, Persistence, Role, Wanted};
 
 /// What a change of owner means for the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,18 +33,27 @@ pub(super) enum Verdict {
     Loading,
     /// It may serve.
     Sound,
-    /// It is a primary that had keys in its last life and has none in this one.
+    /// It is a primary that had, or may have had, keys in its last life and has none in this one.
     Lost,
 }
 
 /// Only the first look at a life decides: keys that vanish later were deleted. A replica that comes back empty gets
 /// everything from its primary. A loss that an operator or coordinator has accepted is none.
-pub(super) fn verdict(record: &Record, seen: &Seen, role: &Role, accepted: bool) -> Verdict {
+///
+/// Between two looks a node may have got its first keys, and sent them to a replica. So one that keeps nothing on disk
+/// counts as lost whenever it was ready before: an empty node too many is cheap, a replica that is wiped is not.
+pub(super) fn verdict(record: &Record, wanted: &Wanted, seen: &Seen, role: &Role, accepted: bool) -> Verdict {
     let new_life = record.run_id != seen.run_id;
     let leads = *role == Role::Primary;
+    let forgets = match (wanted.kind, wanted.persistence) {
+        (Kind::Supervised, Persistence::None | Persistence::Rdb) => !record.saved,
+        (Kind::Supervised, Persistence::Aof) | (Kind::External, _) => false,
+    };
+    let was_ready = record.owner.is_some() && !record.run_id.is_empty();
+    let had_keys = record.had_keys || (forgets && was_ready);
     if seen.loading {
         Verdict::Loading
-    } else if new_life && record.had_keys && seen.keys == 0 && leads && !accepted {
+    } else if new_life && had_keys && seen.keys == 0 && leads && !accepted {
         Verdict::Lost
     } else {
         Verdict::Sound
@@ -130,9 +139,32 @@ mod tests {
             (seen("old", 0, false), Role::Primary, false, Verdict::Sound),
             (seen("new", 0, false), replica, false, Verdict::Sound),
         ];
+        let wanted = owned_by("demo", 1);
         for (seen, role, accepted, expected) in cases {
-            assert_eq!(verdict(&record, &seen, &role, accepted), expected, "{seen:?} {role:?}");
+            assert_eq!(verdict(&record, &wanted, &seen, &role, accepted), expected, "{seen:?} {role:?}");
         }
+    }
+
+    #[test]
+    fn a_primary_that_keeps_nothing_is_lost_even_if_nobody_saw_its_keys() {
+        let wanted = owned_by("demo", 1);
+        let ready = Record { owner: wanted.owner.clone(), run_id: "old".to_owned(), ..Record::default() };
+        let of = |record: &Record, wanted: &Wanted| {
+            let seen = Seen { run_id: "new".to_owned(), ..Seen::default() };
+            verdict(record, wanted, &seen, &Role::Primary, false)
+        };
+        assert_eq!(of(&ready, &wanted), Verdict::Lost);
+        let with = |persistence| Wanted { persistence, ..wanted.clone() };
+        assert_eq!(of(&ready, &with(Persistence::Rdb)), Verdict::Lost);
+        assert_eq!(of(&ready, &with(Persistence::Aof)), Verdict::Sound, "what was answered is on disk");
+        assert_eq!(of(&Record { saved: true, ..ready.clone() }, &wanted), Verdict::Sound, "an orderly stop");
+        assert_eq!(
+            of(&Record { run_id: String::new(), ..ready.clone() }, &wanted),
+            Verdict::Sound,
+            "its first life"
+        );
+        let free = Wanted { owner: None, ..wanted.clone() };
+        assert_eq!(of(&Record { owner: None, ..ready }, &free), Verdict::Sound);
     }
 
     #[test]

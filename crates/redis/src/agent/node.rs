@@ -132,7 +132,7 @@ impl Node {
         let mut talk = self.talk(wanted).await?;
         *seen = look(&mut talk).await?;
         self.check_identity(wanted, seen)?;
-        match verdict(&self.record, seen, role, accepted == Some(seen.run_id.as_str())) {
+        match verdict(&self.record, wanted, seen, role, accepted == Some(seen.run_id.as_str())) {
             Verdict::Loading => return Err(NodeError::Loading),
             Verdict::Lost => return Err(NodeError::Lost),
             Verdict::Sound => {}

@@ -102,7 +102,8 @@ impl fmt::Display for NodeReport {
                 write!(f, " owner={name}/{incarnation}")
             }
             NodeState::Ready { owner: None, .. } => Ok(()),
-            NodeState::NotReady { why } => write!(f, " why={why:?}"),
+            // JSON, because it is the only fact with spaces: it stands at the end and can be read again.
+            NodeState::NotReady { why } => write!(f, " why={}", serde_json::Value::from(&**why)),
         }
     }
 }
@@ -205,5 +206,40 @@ mod tests {
         };
         assert!(down.to_string().starts_with("health=down role=replica of=h:1 linked=true"));
         assert!(down.to_string().ends_with("why=\"it ended\""));
+    }
+
+    #[test]
+    fn coordinators_read_what_is_reported() {
+        use crate::coordinator::NodeFact;
+        let node: Address = "127.0.0.1:7001".parse().unwrap();
+        let read = |report: &NodeReport| NodeFact::parse(&format!("node:{node} {report}")).unwrap();
+        let owner = Some(("demo".parse().unwrap(), Incarnation(2)));
+        let ready = report(NodeState::Ready { auth: None, owner });
+        let expected = NodeFact {
+            health: "ready".to_owned(),
+            linked: true,
+            offset: 5,
+            keys: 3,
+            used_memory: 1000,
+            owner: Some("demo/2".to_owned()),
+            why: None,
+        };
+        assert_eq!(read(&ready), (node.clone(), expected.clone()));
+        let why = "it said \"health=ready offset=9\"\r\n\\ and ended";
+        let lost = NodeReport {
+            health: Health::Lost,
+            replica_of: Some("h:1".parse().unwrap()),
+            linked: false,
+            ..report(NodeState::NotReady { why: why.into() })
+        };
+        assert!(!lost.to_string().contains(['\r', '\n']), "{lost}");
+        let expected = NodeFact {
+            health: "lost".to_owned(),
+            linked: false,
+            owner: None,
+            why: Some(why.to_owned()),
+            ..expected
+        };
+        assert_eq!(read(&lost), (node, expected));
     }
 }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::content::Content;
 use crate::address::Address;
+use crate::nmctl::{Announcement, Flags, Holding};
 
 /// What a proxy says about one of its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,9 +36,8 @@ impl NodeFact {
     pub fn parse(line: &str) -> Option<(Address, NodeFact)> {
         let (address, facts) = line.trim().strip_prefix("node:")?.split_once(' ')?;
         let mut fact = NodeFact { linked: true, ..NodeFact::default() };
-        if let Some((_, why)) = facts.split_once(" why=") {
-            fact.why = Some(why.trim_matches('"').to_owned());
-        }
+        let (facts, why) = facts.split_once(" why=").map_or((facts, None), |(facts, why)| (facts, Some(why)));
+        fact.why = why.map(|why| serde_json::from_str(why).unwrap_or_else(|_| why.to_owned()));
         for word in facts.split(' ') {
             match word.split_once('=') {
                 Some(("health", health)) => fact.health = health.to_owned(),
@@ -59,13 +59,51 @@ impl NodeFact {
     }
 }
 
+/// What a proxy has: this, or what it was told at the epoch of its fence or later. It stays true when the proxy cannot
+/// be reached any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The epoch of the fence.
+    pub fenced: Epoch,
+    /// What it had then.
+    pub holding: Holding,
+}
+
+impl Held {
+    /// What a proxy has that has just confirmed a content.
+    #[must_use]
+    pub fn of(content: &Content) -> Held {
+        let own =
+            Announcement { epoch: content.epoch, flags: Flags::default(), entries: content.own.clone() };
+        Held { fenced: content.epoch, holding: Holding { own, released: Vec::new() } }
+    }
+
+    /// The last message that it has obeyed.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.holding.own.epoch
+    }
+
+    /// Whether nothing but what it had and what it must have at this epoch can have been told to it.
+    #[must_use]
+    pub fn knows_all_until(&self, epoch: Epoch) -> bool {
+        self.fenced >= epoch || (self.fenced == self.epoch() && self.fenced.next() >= epoch)
+    }
+}
+
 /// What is known of one proxy.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyFact {
     /// Whether it answered last time.
     pub reached: bool,
+    /// Pings in a row that it did not answer.
+    pub misses: u32,
     /// What it has confirmed to know.
     pub confirmed: Option<Arc<Content>>,
+    /// When it did.
+    pub confirmed_at: Option<Instant>,
+    /// What it can have been told.
+    pub held: Option<Arc<Held>>,
     /// Its nodes.
     pub nodes: BTreeMap<Address, NodeFact>,
     /// When it last spoke of them.
@@ -104,6 +142,11 @@ impl Board {
     pub fn note(&self, proxy: &Address, change: impl FnOnce(&mut ProxyFact)) {
         change(self.lock().entry(proxy.clone()).or_default());
         self.changed.notify_waiters();
+    }
+
+    /// Notes why something was not told to a proxy. Nobody is woken: nothing is known that was not known before.
+    pub fn note_trouble(&self, proxy: &Address, why: &str) {
+        self.lock().entry(proxy.clone()).or_default().trouble = Some(why.to_owned());
     }
 
     /// Notes what a proxy said about its nodes.

@@ -2,19 +2,21 @@
 //!
 //! After a move the source has let go, so the target is told first and clients are never turned away. When slots are
 //! taken from a proxy that may live (its node died, or hands over to a replica), that proxy is told first: nobody serves
-//! for a moment, rather than two. If it cannot be told from here, everybody waits until whatever it was granted is over,
-//! unless enough coordinators have reported it: then it is over already.
+//! for a moment, rather than two. What counts is what the other proxy itself has said, behind a fence: what it was told
+//! by others, and what of it has been let go. If it cannot be asked from here, everybody waits until whatever it was
+//! granted is over, unless enough coordinators have reported it: then it is over already.
 
 use std::collections::BTreeSet;
 
+use capstan_control::epoch::Epoch;
 use capstan_control::failure::{Quorum, verdicts};
 
-use super::board::Board;
+use super::board::{Board, Held};
 use super::content::Content;
 use crate::address::Address;
 use crate::broker::{Tree, overlap};
 use crate::keys::ClusterName;
-use crate::nmctl::Claim;
+use crate::nmctl::{Claim, Entry};
 use crate::slots::SlotRange;
 
 /// Who would gain what.
@@ -23,8 +25,8 @@ pub(super) struct Gain<'g> {
     pub board: &'g Board,
     pub quorum: Quorum,
     pub proxy: &'g Address,
-    /// What the proxy knows, if that is known here.
-    pub known: Option<&'g Content>,
+    /// What the proxy has, if that is known here.
+    pub held: Option<&'g Held>,
     /// What it is to know.
     pub content: &'g Content,
 }
@@ -42,56 +44,64 @@ impl Gain<'_> {
     /// there earlier makes them run to and fro. Slots that went elsewhere are not a move that is over.
     fn target_not_told(&self, dead: &BTreeSet<&Address>) -> Option<String> {
         let facts = self.board.all();
-        let lost = self
-            .known
-            .into_iter()
-            .flat_map(Content::owned)
-            .filter(|(db, range, _)| !owns(self.content, db, *range));
-        let moved = lost.filter_map(|(db, range, claim)| moves_to(claim).map(|to| (db, range, to)));
-        moved.filter(|(_, _, to)| !dead.contains(to)).find_map(|(db, range, to)| {
-            let arrives = Content::unsettled(self.tree, to).is_some_and(|content| owns(&content, db, range));
-            let told = facts.get(to).and_then(|fact| fact.confirmed.as_deref());
-            let waits = arrives && !told.is_some_and(|told| owns(told, db, range));
+        let had = self.held.into_iter().flat_map(|held| &held.holding.own.entries);
+        let moved = had.filter_map(|entry| moves_to(&entry.claim).map(|to| (entry, to)));
+        let lost = moved.filter(|(entry, _)| !owns_all(self.content, &entry.db, entry.claim.range()));
+        lost.filter(|(_, to)| !dead.contains(to)).find_map(|(entry, to)| {
+            let (db, range) = (&entry.db, entry.claim.range());
+            let arrives =
+                Content::unsettled(self.tree, to).is_some_and(|content| owns_all(&content, db, range));
+            let told = facts.get(to).and_then(|fact| fact.held.as_deref());
+            let waits = arrives && !told.is_some_and(|told| covers(&owned(told), db, range));
             waits.then(|| format!("slots {range} of {db}: {to} has not been told that they are its own"))
         })
     }
 
     /// Why what this proxy gains may still be served elsewhere.
     fn owner_not_told(&self, dead: &BTreeSet<&Address>) -> Option<String> {
-        let gained = gained(self.known, self.content);
+        let gained = self.gained();
         if gained.is_empty() {
             return None;
         }
         let facts = self.board.all();
-        let others = self.tree.registered().map(|(other, _)| other).filter(|other| *other != self.proxy);
-        others.filter(|other| !dead.contains(other)).find_map(|other| {
-            let confirmed = facts.get(other).and_then(|fact| fact.confirmed.as_deref());
-            self.may_serve(other, confirmed, &gained)
+        let others =
+            self.tree.registered().filter(|(other, _)| *other != self.proxy && !dead.contains(other));
+        others.into_iter().find_map(|(other, host)| {
+            let epoch = host.epoch.as_ref().map_or(Epoch::NEVER_TOLD, |seen| seen.record);
+            let held = facts.get(other).and_then(|fact| fact.held.as_deref());
+            may_serve(other, held, epoch, &gained)
                 .or_else(|| lags(self.tree, self.board, other, self.proxy, self.content))
         })
     }
 
-    /// Why another proxy may still serve what this one gains.
-    fn may_serve(
-        &self,
-        other: &Address,
-        confirmed: Option<&Content>,
-        gained: &[(ClusterName, SlotRange)],
-    ) -> Option<String> {
-        let Some(confirmed) = confirmed else {
-            return Some(format!("nobody here knows what {other} serves"));
-        };
-        let (db, range, _) = confirmed.owned().find(|(db, range, claim)| {
-            gained.iter().any(|(of, part)| of == *db && overlap(*range, *part).is_some())
-                && !is_leaving(claim, self.proxy)
-        })?;
-        Some(format!("slots {range} of {db}: {other} has not been told to let go"))
+    /// What it is to have and has not had until now. What it had before a gap in what it was told counts as new: it may
+    /// have been somebody else's meanwhile.
+    fn gained(&self) -> Vec<(ClusterName, SlotRange)> {
+        let without_gap = self.held.filter(|held| held.epoch().next() >= self.content.epoch);
+        let had = without_gap.map(owned).unwrap_or_default();
+        let gained = self.content.owned().filter(|(db, range, _)| !covers(&had, db, *range));
+        gained.map(|(db, range, _)| (db.clone(), range)).collect()
     }
 }
 
-/// Whether a range is on its way to this proxy: its source let go before the move was committed.
-fn is_leaving(claim: &Claim, to: &Address) -> bool {
-    moves_to(claim) == Some(to)
+/// Why another proxy, whose host has this epoch, may serve what is gained.
+fn may_serve(
+    other: &Address,
+    held: Option<&Held>,
+    epoch: Epoch,
+    gained: &[(ClusterName, SlotRange)],
+) -> Option<String> {
+    let Some(held) = held else {
+        return Some(format!("nobody here knows what {other} serves"));
+    };
+    let overlaps = |entry: &&Entry| {
+        gained.iter().any(|(db, range)| *db == entry.db && overlap(*range, entry.claim.range()).is_some())
+    };
+    if let Some(Entry { db, claim, .. }) = held.holding.serves().find(overlaps) {
+        return Some(format!("slots {} of {db}: {other} has not been told to let go", claim.range()));
+    }
+    let unknown = || format!("nobody here knows what {other} was told before epoch {epoch}");
+    (!held.knows_all_until(epoch)).then(unknown)
 }
 
 /// The proxy that a range is on its way to.
@@ -102,16 +112,22 @@ fn moves_to(claim: &Claim) -> Option<&Address> {
     }
 }
 
-/// Whether a content says that all of a range is its proxy's.
-fn owns(content: &Content, db: &ClusterName, range: SlotRange) -> bool {
-    let owned = content.owned().filter(|(of, ..)| *of == db);
-    owned.filter_map(|(_, kept, _)| overlap(range, kept)).map(SlotRange::len).sum::<u32>() >= range.len()
+/// The ranges that a proxy was told to be its own, let go or not.
+fn owned(held: &Held) -> Vec<(ClusterName, SlotRange)> {
+    let own = held.holding.own.entries.iter().filter(|entry| entry.claim.owns());
+    own.map(|entry| (entry.db.clone(), entry.claim.range())).collect()
 }
 
-fn gained(known: Option<&Content>, content: &Content) -> Vec<(ClusterName, SlotRange)> {
-    let had = |db: &ClusterName, range| known.is_some_and(|known| owns(known, db, range));
-    let gained = content.owned().filter(|(db, range, _)| !had(db, *range));
-    gained.map(|(db, range, _)| (db.clone(), range)).collect()
+/// Whether all of a range is among these.
+fn covers(ranges: &[(ClusterName, SlotRange)], db: &ClusterName, range: SlotRange) -> bool {
+    let shared = ranges.iter().filter(|(of, _)| of == db).filter_map(|(_, kept)| overlap(range, *kept));
+    shared.map(SlotRange::len).sum::<u32>() >= range.len()
+}
+
+/// Whether a content says that all of a range is its proxy's.
+pub(super) fn owns_all(content: &Content, db: &ClusterName, range: SlotRange) -> bool {
+    let owned = content.owned().filter(|(of, ..)| *of == db);
+    owned.filter_map(|(_, kept, _)| overlap(range, kept)).map(SlotRange::len).sum::<u32>() >= range.len()
 }
 
 /// Whether a replica here that becomes primary lacks writes that its old primary, which follows it now, still has.

@@ -24,12 +24,12 @@ use std::sync::{Arc, Mutex};
 use capstan_control::reconcile::{Authority, Decision, Pace, Reconciler};
 use capstan_meta::session::Session;
 use capstan_meta::view::View;
-use capstan_meta::{LeaseId, MetaError, OwnedTask, Store, latest};
+use capstan_meta::{MetaError, OwnedTask, Store, latest};
 use tokio::sync::watch as channel;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-pub use board::{Board, NodeFact, ProxyFact};
+pub use board::{Board, Held, NodeFact, ProxyFact};
 pub use complete::Completer;
 pub use content::{Content, Order};
 pub use drains::SERVICE;
@@ -40,7 +40,7 @@ pub use timing::Timing;
 use crate::address::Address;
 use crate::broker::Tree;
 use crate::keys::{CoordinatorKey, ReportId};
-use watch::{Shared, Watcher};
+use watch::{Newest, Shared, Watcher};
 
 /// A coordinator that runs until it is stopped.
 pub struct Coordinator<P> {
@@ -66,17 +66,28 @@ impl<P: Proxies> Coordinator<P> {
             Session::start(store.clone(), capstan_meta::session::SessionOptions { seed, ..timing.session() });
         let key = CoordinatorKey { address: address.clone(), report_id: me.clone() };
         session.register(&key, &me).await;
-        let registered = Mutex::new((session.lease().unwrap_or(LeaseId::NONE), Instant::now()));
+        let registered = Mutex::new(None);
         // Opened after the registration: whatever was decided without this coordinator is seen by it.
         let options = capstan_meta::view::ViewOptions { seed, ..timing.view() };
         let view = Arc::new(View::open(store.clone(), Tree::ranges(), options).await?);
-        let (trees, seen) = latest::channel(Arc::new(Tree::of(&view.snapshot())));
+        let newest = Newest::of(view.snapshot());
+        let (trees, seen) = latest::channel(newest.tree.clone());
         let board = Board::default();
         let completer = Completer { board: board.clone(), timing, turn: seed as usize };
         let pace = Pace { seed, ..Pace::default() };
         let reconciler = Arc::new(Reconciler::new(completer, store.clone(), view.clone(), pace));
-        let shared =
-            Shared { store, proxies, session, view, trees: seen, board, me: key, timing, registered };
+        let shared = Shared {
+            store,
+            proxies,
+            session,
+            view,
+            trees: seen,
+            board,
+            me: key,
+            timing,
+            registered,
+            newest: Mutex::new(newest),
+        };
         Ok(Coordinator { shared: Arc::new(shared), trees, reconciler, seed })
     }
 
@@ -121,7 +132,8 @@ impl<P: Proxies> Coordinator<P> {
         let mut changes = self.shared.view.changes();
         let mut watchers: BTreeMap<Address, OwnedTask> = BTreeMap::new();
         loop {
-            let tree = Arc::new(Tree::of(&changes.mark_seen()));
+            changes.mark_seen();
+            let tree = self.shared.newest();
             watchers.retain(|proxy, _| tree.host(proxy).is_some());
             self.shared.board.keep(|proxy| tree.host(proxy).is_some());
             for (at, (proxy, _)) in tree.registered().enumerate() {

@@ -10,6 +10,10 @@ pub(super) fn emptied(tree: &Tree, facts: &Facts) -> Steps {
     for (proxy, host) in tree.registered() {
         let Some(fact) = facts.get(proxy).filter(|fact| fact.reached) else { continue };
         let Some(confirmed) = &fact.confirmed else { continue };
+        // What it said before it let go of the node is not about the node as it is.
+        if fact.nodes_at < fact.confirmed_at {
+            continue;
+        }
         for node in host.quarantine.keys() {
             let is_empty = match fact.nodes.get(node) {
                 Some(node) => node.is_ready() && node.owner.is_none() && node.keys == 0,

@@ -2,12 +2,15 @@
 //! nodes, and reports it when it is gone.
 //!
 //! The rules that keep two proxies from serving one slot, whatever is lost or late:
-//! 1. A grant is given only while this coordinator is registered, its view is fresh and shows that registration, and
-//!    only to a proxy that has confirmed since then a content from which nothing was taken. So a proxy that was replaced
-//!    is told before it may serve again, also by a coordinator that was cut off from the store meanwhile.
-//! 2. A report is made only when every grant that the proxy may have received from here is over; from then on none is
+//! 1. A grant is given only while this coordinator is registered and its view is fresh and shows that registration. It
+//!    names the epoch that the proxy has, and only if nothing of what the proxy has then was taken from it since; and it
+//!    counts from what the proxy's clock said before. So whatever is served was its proxy's at most `fresh_within` and a
+//!    grant ago.
+//! 2. Nobody is told to serve what another proxy may still serve (`handover`). A proxy is fenced before it is judged:
+//!    from then on it has what it says, or what is in the tree now.
+//! 3. A report is made only when every grant that the proxy may have received from here is over; from then on none is
 //!    given until the report is withdrawn and the view has caught up with what was done because of it.
-//! 3. A coordinator that just registered (for the first time, or again) reports nobody until grants that were made
+//! 4. A coordinator that just registered (for the first time, or again) reports nobody until grants that were made
 //!    without counting it are over. Reports die with the registration under which they were made.
 
 use std::collections::BTreeMap;
@@ -17,19 +20,32 @@ use capstan_control::epoch::Epoch;
 use capstan_meta::backoff::Backoff;
 use capstan_meta::record::Key;
 use capstan_meta::session::Session;
-use capstan_meta::view::View;
+use capstan_meta::view::{Snapshot, View};
 use capstan_meta::{LeaseId, Txn, clock, latest};
 use tokio::time::{Instant, sleep_until};
 
-use super::board::{Board, NodeFact};
+use super::board::{Board, Held, NodeFact};
 use super::content::Content;
-use super::handover::Gain;
+use super::handover::{Gain, owns_all};
 use super::proxies::{Proxies, Reply};
 use super::timing::Timing;
 use crate::address::Address;
 use crate::broker::{self, Tree};
 use crate::keys::{CoordinatorKey, FailureKey, ReportId};
-use crate::nmctl::{LeaseGrant, Message};
+use crate::nmctl::{Basis, Holding, LeaseGrant, Message};
+
+/// The tree that a snapshot shows.
+pub(super) struct Newest {
+    snapshot: Arc<Snapshot>,
+    pub tree: Arc<Tree>,
+}
+
+impl Newest {
+    pub fn of(snapshot: Arc<Snapshot>) -> Newest {
+        let tree = Arc::new(Tree::of(&snapshot));
+        Newest { snapshot, tree }
+    }
+}
 
 /// What every watcher of a coordinator shares.
 pub(super) struct Shared<P> {
@@ -41,18 +57,36 @@ pub(super) struct Shared<P> {
     pub board: Board,
     pub me: CoordinatorKey,
     pub timing: Timing,
-    pub registered: Mutex<(LeaseId, Instant)>,
+    pub registered: Mutex<Option<(LeaseId, Instant)>>,
+    pub newest: Mutex<Newest>,
 }
 
 impl<P> Shared<P> {
-    /// The registration that can be acted on, and since when it is known here.
-    fn registration(&self) -> Option<(LeaseId, Instant)> {
-        let lease = self.session.lease()?;
-        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
-        if registered.0 != lease {
-            *registered = (lease, Instant::now());
+    /// The tree as the view shows it at this moment: the one that its freshness is about.
+    pub fn newest(&self) -> Arc<Tree> {
+        let snapshot = self.view.snapshot();
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        if !newest.snapshot.same_as(&snapshot) {
+            *newest = Newest::of(snapshot);
         }
-        Some(*registered)
+        newest.tree.clone()
+    }
+
+    /// The registration that can be acted on, and since when it is seen in the tree: others have counted this
+    /// coordinator from some time before on, and not earlier than it was written.
+    fn registration(&self, tree: &Tree) -> Option<(LeaseId, Instant)> {
+        let lease = self.session.lease()?;
+        if !tree.coordinators.iter().any(|(key, seen)| *key == self.me && seen.lease == lease) {
+            return None;
+        }
+        let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
+        match *registered {
+            Some(known) if known.0 == lease => Some(known),
+            Some(_) | None => {
+                *registered = Some((lease, Instant::now()));
+                *registered
+            }
+        }
     }
 }
 
@@ -60,18 +94,22 @@ impl<P> Shared<P> {
 pub(super) struct Watcher<P> {
     shared: Arc<Shared<P>>,
     proxy: Address,
+    /// What it has confirmed, all of it.
     confirmed: Option<Arc<Content>>,
+    /// What it had when it last spoke of it.
+    held: Option<Arc<Held>>,
     /// Until when the proxy may serve because of what was sent from here.
     granted_until: Option<Instant>,
     misses: u32,
     /// The registration under which the proxy was reported, and whether the report is surely written.
     reported: Option<(LeaseId, bool)>,
-    /// The registration under which the proxy confirmed what it knows.
-    confirmed_under: LeaseId,
     /// The content that is not told yet, by its epoch, and since when it is wanted.
     wanted_since: Option<(Epoch, Instant)>,
     retry: Backoff,
+    /// Not before then, after something went wrong.
     push_at: Instant,
+    /// What is waited for is looked at again then, if nothing is heard before.
+    look_at: Instant,
     ping_at: Instant,
     nodes_at: Instant,
     full_at: Instant,
@@ -86,13 +124,14 @@ impl<P: Proxies> Watcher<P> {
             shared,
             proxy,
             confirmed: None,
+            held: None,
             granted_until: None,
             misses: 0,
             reported: None,
-            confirmed_under: LeaseId::NONE,
             wanted_since: None,
             retry,
             push_at: now,
+            look_at: now,
             ping_at: now,
             nodes_at: now,
             full_at,
@@ -107,16 +146,16 @@ impl<P: Proxies> Watcher<P> {
             self.push(&tree).await;
             if Instant::now() >= self.ping_at {
                 self.ping_at = Instant::now() + self.shared.timing.ping_every;
-                let tree = trees.get();
-                self.ping(&tree).await;
+                self.ping().await;
             }
-            let wake_at =
-                if self.is_behind(&trees.get()) { self.ping_at.min(self.push_at) } else { self.ping_at };
+            let behind = self.is_behind(&trees.get());
+            let look_at = self.push_at.max(self.look_at);
+            let wake_at = if behind { self.ping_at.min(look_at) } else { self.ping_at };
             tokio::select! {
                 biased;
                 () = sleep_until(wake_at) => {}
                 changed = trees.changed() => if changed.is_err() { return },
-                () = self.shared.board.changed(), if self.is_behind(&trees.get()) => {}
+                () = self.shared.board.changed(), if behind => {}
             }
         }
     }
@@ -125,61 +164,84 @@ impl<P: Proxies> Watcher<P> {
         Content::of(tree, &self.proxy).is_some_and(|content| self.confirmed.as_deref() != Some(&content))
     }
 
-    fn is_confirmed_under_this_registration(&self) -> bool {
-        self.shared.registration().is_none_or(|(lease, _)| lease == self.confirmed_under)
-    }
-
     /// Tells the proxy what it does not know, if it is its turn.
     async fn push(&mut self, tree: &Tree) {
         let now = Instant::now();
+        if now < self.push_at {
+            return;
+        }
+        if let Err(why) = self.fence(tree).await {
+            return self.not_told(why);
+        }
         let Some(content) = Content::of(tree, &self.proxy) else { return };
-        let known =
-            self.confirmed.as_deref() == Some(&content) && self.is_confirmed_under_this_registration();
-        if (known && now < self.full_at) || now < self.push_at {
+        if self.confirmed.as_deref() == Some(&content) && now < self.full_at {
             return;
         }
-        let known = match &self.confirmed {
-            Some(known) => Some(known.clone()),
-            None => self.recognised(&content).await,
-        };
-        if let Some(why) = self.must_wait(tree, known.as_deref(), &content) {
-            self.push_at = now + self.shared.timing.ping_every / 10;
-            self.shared.board.note(&self.proxy, |fact| fact.trouble = Some(why));
+        if let Some(why) = self.must_wait(tree, &content) {
+            self.look_at = now + self.shared.timing.ping_every / 10;
+            self.shared.board.note_trouble(&self.proxy, &why);
             return;
         }
-        let under = self.shared.registration().map_or(LeaseId::NONE, |(lease, _)| lease);
         match self.tell_all(&content).await {
-            Ok(()) => {
-                let content = Arc::new(content);
-                self.confirmed_under = under;
-                self.confirmed = Some(content.clone());
-                self.full_at = Instant::now() + self.shared.timing.full_every;
-                self.retry.reset();
-                self.shared.board.note(&self.proxy, |fact| {
-                    fact.reached = true;
-                    fact.confirmed = Some(content);
-                    fact.trouble = None;
-                });
-            }
-            Err(why) => {
-                self.push_at = Instant::now() + self.retry.next_wait();
-                tracing::debug!(proxy = %self.proxy, why, "not told");
-                self.shared.board.note(&self.proxy, |fact| fact.trouble = Some(why));
-            }
+            Ok(()) => self.told(content),
+            Err(why) => self.not_told(why),
         }
     }
 
-    /// The content, if the proxy says that it knows it already: somebody else has told it.
-    async fn recognised(&self, content: &Content) -> Option<Arc<Content>> {
-        let reply = self.shared.proxies.tell(&self.proxy, &Message::Epoch).await;
-        let Ok(Reply::Said(text)) = reply else { return None };
-        let mut words = text.lines().skip_while(|word| *word != "SETDB").skip(1);
-        let told: Option<u64> = words.next().and_then(|epoch| epoch.parse().ok());
-        (told == Some(content.epoch.0)).then(|| Arc::new(content.clone()))
+    fn told(&mut self, content: Content) {
+        let (now, content) = (Instant::now(), Arc::new(content));
+        self.full_at = now + self.shared.timing.full_every;
+        self.retry.reset();
+        self.holds(Held::of(&content));
+        self.confirmed = Some(content.clone());
+        self.shared.board.note(&self.proxy, |fact| {
+            fact.reached = true;
+            fact.confirmed = Some(content);
+            fact.confirmed_at = Some(now);
+            fact.trouble = None;
+        });
+    }
+
+    fn not_told(&mut self, why: String) {
+        self.push_at = Instant::now() + self.retry.next_wait();
+        tracing::debug!(proxy = %self.proxy, why, "not told");
+        self.shared.board.note_trouble(&self.proxy, &why);
+    }
+
+    /// The proxy has this. What it gained it serves when it is granted, so that is not waited for.
+    fn holds(&mut self, held: Held) {
+        if self.held.as_ref().is_none_or(|known| known.epoch() != held.epoch()) {
+            self.ping_at = Instant::now();
+        }
+        let held = Arc::new(held);
+        self.held = Some(held.clone());
+        self.shared.board.note(&self.proxy, |fact| fact.held = Some(held));
+    }
+
+    /// Asks the proxy what it has, and to obey nothing from before the tree any more (rule 2).
+    async fn fence(&mut self, tree: &Tree) -> Result<(), String> {
+        let Some(epoch) = tree.host(&self.proxy).and_then(|host| host.epoch.as_ref()) else { return Ok(()) };
+        let epoch = epoch.record;
+        if self.held.as_ref().is_some_and(|held| held.fenced >= epoch) {
+            return Ok(());
+        }
+        match self.shared.proxies.tell(&self.proxy, &Message::Fence(epoch)).await {
+            Ok(Reply::Said(text)) => {
+                let holding = Holding::parse(&text).ok_or_else(|| format!("FENCE: {text:?} was said"))?;
+                self.holds(Held { fenced: epoch, holding });
+                Ok(())
+            }
+            Ok(Reply::Refused(why)) => {
+                self.on_refusal(epoch, &why).await;
+                Err(format!("FENCE: {why}"))
+            }
+            Ok(Reply::Done) => Err("FENCE: nothing was said".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// Why this content is not told yet. It is not waited for longer than what was granted before it can last.
-    fn must_wait(&mut self, tree: &Tree, known: Option<&Content>, content: &Content) -> Option<String> {
+    fn must_wait(&mut self, tree: &Tree, content: &Content) -> Option<String> {
         let Shared { board, timing, .. } = &*self.shared;
         let now = Instant::now();
         let since = match self.wanted_since {
@@ -189,7 +251,8 @@ impl<P: Proxies> Watcher<P> {
                 now
             }
         };
-        let gain = Gain { tree, board, quorum: timing.quorum(), proxy: &self.proxy, known, content };
+        let held = self.held.as_deref();
+        let gain = Gain { tree, board, quorum: timing.quorum(), proxy: &self.proxy, held, content };
         gain.must_wait().filter(|_| now < since + timing.warm_up())
     }
 
@@ -200,7 +263,7 @@ impl<P: Proxies> Watcher<P> {
                 Ok(Reply::Done | Reply::Said(_)) => {}
                 // A node that is not ready holds up its own message; the others say where everything else went.
                 Ok(Reply::Refused(why)) => {
-                    self.on_refusal(content, &why).await;
+                    self.on_refusal(content.epoch, &why).await;
                     refused = Some(format!("{}: {why}", message.name()));
                 }
                 Err(error) => return Err(error.to_string()),
@@ -210,7 +273,7 @@ impl<P: Proxies> Watcher<P> {
     }
 
     /// A proxy that knows a higher epoch than the tree: the tree was set back, or a proxy was used elsewhere before.
-    async fn on_refusal(&self, content: &Content, why: &str) {
+    async fn on_refusal(&self, told: Epoch, why: &str) {
         let Some(known) = why.strip_prefix("OLD_EPOCH known ").and_then(|known| known.trim().parse().ok())
         else {
             return;
@@ -220,7 +283,7 @@ impl<P: Proxies> Watcher<P> {
         let current = fresh.ok().map(|snapshot| Tree::of(&snapshot));
         let mine =
             current.as_ref().and_then(|tree| tree.host(&self.proxy)?.epoch.as_ref().map(|seen| seen.record));
-        if mine.is_some_and(|mine| mine >= content.epoch && mine < known) {
+        if mine.is_some_and(|mine| mine >= told && mine < known) {
             tracing::warn!(proxy = %self.proxy, %known, "a proxy knows a higher epoch than the metadata; raising it");
             if let Err(error) = broker::raise_host_epoch(&self.shared.store, &self.proxy, known).await {
                 tracing::warn!(proxy = %self.proxy, %error, "epoch was not raised");
@@ -228,21 +291,24 @@ impl<P: Proxies> Watcher<P> {
         }
     }
 
-    /// Grants the right to serve, or at least asks whether somebody is there.
-    async fn ping(&mut self, tree: &Tree) {
-        let message = self.grant(tree).unwrap_or(Message::Epoch);
-        let reply = self.shared.proxies.tell(&self.proxy, &message).await;
-        if matches!(message, Message::Lease(_)) {
-            // Counted from now, not from the sending: it may have arrived at any time until the reply did.
+    /// Asks whether somebody is there, and grants the right to serve.
+    async fn ping(&mut self) {
+        let mut reply = self.shared.proxies.tell(&self.proxy, &Message::Epoch).await;
+        if let Ok(Reply::Said(text)) = &reply
+            && let Some(grant) = self.grant(text)
+        {
+            // Counted from here: the proxy counts from earlier, whenever it hears of it.
             self.granted_until = Some(Instant::now() + self.shared.timing.grant_over());
+            reply = self.shared.proxies.tell(&self.proxy, &Message::Lease(grant)).await;
         }
         let reached = reply.is_ok();
         self.misses = if reached { 0 } else { self.misses.saturating_add(1) };
         if !reached {
             self.confirmed = None;
         }
+        let misses = self.misses;
         self.shared.board.note(&self.proxy, |fact| {
-            fact.reached = reached;
+            (fact.reached, fact.misses) = (reached, misses);
             if let Err(error) = &reply {
                 fact.trouble = Some(error.to_string());
             }
@@ -250,31 +316,39 @@ impl<P: Proxies> Watcher<P> {
         match reached {
             true if self.reported.is_some() => self.withdraw().await,
             true => self.ask_nodes().await,
-            false => self.suspect(tree).await,
+            false => self.suspect().await,
         }
     }
 
-    /// The right to serve, if this coordinator may give it now (rule 1).
-    fn grant(&self, tree: &Tree) -> Option<Message> {
+    /// The right to serve, if this coordinator may give it now (rule 1). `said` is what the proxy said of its epochs
+    /// and its clock.
+    fn grant(&mut self, said: &str) -> Option<LeaseGrant> {
+        let said: BTreeMap<&str, &str> = pairs(said).collect();
+        let has: Epoch = Epoch(said.get("SETDB")?.parse().ok()?);
+        if self.held.as_ref().is_some_and(|held| held.epoch() != has) {
+            // Somebody else has told it something, or it has forgotten everything.
+            (self.held, self.confirmed) = (None, None);
+        }
         let Shared { view, me, timing, .. } = &*self.shared;
-        let (lease, _) = self.shared.registration()?;
-        let seen = tree.coordinators.iter().any(|(key, seen)| key == me && seen.lease == lease);
+        // In this order: the tree is at least as new as what the freshness was measured of.
         let fresh = view.staleness() <= timing.fresh_within;
-        if !seen || !fresh || self.reported.is_some() || self.confirmed_under != lease {
+        let tree = self.shared.newest();
+        self.shared.registration(&tree)?;
+        if !fresh || self.reported.is_some() {
             return None;
         }
-        let alive = tree.alive();
         // Without a content of this moment (a change is being told to the hosts) the last one is what counts.
-        let confirmed = self.confirmed.as_deref()?;
-        let newest = Content::unsettled(tree, &self.proxy)?;
-        if confirmed.has_beyond(&newest) {
+        let newest = Content::unsettled(&tree, &self.proxy)?;
+        let held = self.held.as_deref().filter(|held| held.epoch().is_told())?;
+        if !held.holding.serves().all(|entry| owns_all(&newest, &entry.db, entry.claim.range())) {
             return None;
         }
-        Some(Message::Lease(LeaseGrant {
+        Some(LeaseGrant {
             coordinator: me.report_id.to_string(),
-            needed: u32::try_from(timing.quorum().needed(alive.len())).unwrap_or(u32::MAX),
+            needed: u32::try_from(timing.quorum().needed(tree.alive().len())).unwrap_or(u32::MAX),
             ttl_ms: u64::try_from(timing.grant_ttl.as_millis()).unwrap_or(u64::MAX),
-        }))
+            basis: Some(Basis { epoch: held.epoch(), clock: (*said.get("CLOCK")?).to_owned() }),
+        })
     }
 
     fn report_key(&self) -> FailureKey {
@@ -282,10 +356,10 @@ impl<P: Proxies> Watcher<P> {
         FailureKey { address: self.proxy.clone(), report_id }
     }
 
-    /// Reports the proxy, when everything that it may have been granted is over (rules 2 and 3).
-    async fn suspect(&mut self, tree: &Tree) {
-        let (now, timing) = (Instant::now(), &self.shared.timing);
-        let Some((lease, since)) = self.shared.registration() else { return };
+    /// Reports the proxy, when everything that it may have been granted is over (rules 3 and 4).
+    async fn suspect(&mut self) {
+        let (now, timing, tree) = (Instant::now(), &self.shared.timing, self.shared.newest());
+        let Some((lease, since)) = self.shared.registration(&tree) else { return };
         let over = self.granted_until.is_none_or(|until| now >= until);
         let enough = self.misses >= timing.patience;
         if let (true, false, Some(until)) = (enough, over, self.granted_until) {
@@ -313,16 +387,10 @@ impl<P: Proxies> Watcher<P> {
     async fn withdraw(&mut self) {
         let gone = self.shared.store.commit(Txn::new().then(self.report_key().delete())).await;
         // What was done because of the report must be seen before anything is granted.
-        if gone.is_ok()
-            && let Ok(snapshot) = self.shared.view.catch_up(self.shared.timing.fresh_within).await
-        {
+        if gone.is_ok() && self.shared.view.catch_up(self.shared.timing.fresh_within).await.is_ok() {
             tracing::info!(proxy = %self.proxy, "a proxy answers again");
-            let mut trees = self.shared.trees.clone();
-            let caught_up = trees.wait_for(|tree| tree.revision >= snapshot.revision()).await.is_ok();
-            if caught_up {
-                self.reported = None;
-            }
-            self.confirmed = None;
+            self.reported = None;
+            (self.held, self.confirmed) = (None, None);
         }
     }
 
@@ -334,7 +402,13 @@ impl<P: Proxies> Watcher<P> {
         self.nodes_at = now + self.shared.timing.nodes_every;
         if let Ok(Reply::Said(text)) = self.shared.proxies.tell(&self.proxy, &Message::Info).await {
             let nodes: BTreeMap<Address, NodeFact> = text.lines().filter_map(NodeFact::parse).collect();
-            self.shared.board.note_nodes(&self.proxy, nodes, Instant::now());
+            self.shared.board.note_nodes(&self.proxy, nodes, now);
         }
     }
+}
+
+/// Names and values that take turns, a line each.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut lines = text.lines();
+    std::iter::from_fn(move || Some((lines.next()?, lines.next()?)))
 }

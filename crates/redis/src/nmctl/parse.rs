@@ -6,7 +6,8 @@ use std::str::FromStr;
 use capstan_control::epoch::Epoch;
 
 use super::{
-    Announcement, Claim, Entry, Flags, Import, LeaseGrant, MAX_ENTRIES, Message, NodeRole, SetConf, SetRepl,
+    Announcement, Basis, Claim, Entry, Flags, Import, LeaseGrant, MAX_ENTRIES, Message, NodeRole, SetConf,
+    SetRepl,
 };
 use crate::keys::ClusterName;
 use crate::slots::{SLOTS, SlotRange};
@@ -21,6 +22,8 @@ const MAX_COORDINATOR: usize = 256;
 const MAX_TTL_MS: u64 = 60 * 60 * 1000;
 /// Most coordinators that a lease may need.
 const MAX_NEEDED: u32 = 1000;
+/// Longest reading of a proxy's clock.
+const MAX_CLOCK: usize = 64;
 /// Longest settings of a database, in bytes.
 const MAX_SETTINGS: usize = 1 << 20;
 
@@ -29,7 +32,7 @@ const MAX_SETTINGS: usize = 1 << 20;
 pub enum WrongMessage {
     /// No such message.
     #[error(
-        "ERR unknown NMCTL subcommand '{0}'. Known: SETDB, SETPEER, SETREPL, SETCONF, RELEASING, IMPORT, LEASE, LISTDB, CLEARDB, MOVES, EPOCH, INFO"
+        "ERR unknown NMCTL subcommand '{0}'. Known: SETDB, SETPEER, SETREPL, SETCONF, RELEASING, IMPORT, FENCE, LEASE, LISTDB, CLEARDB, MOVES, EPOCH, INFO"
     )]
     Unknown(String),
     /// It ends where something has to follow.
@@ -111,6 +114,9 @@ impl Message {
         } else if is("IMPORT") {
             rest.message = "IMPORT";
             Message::Import(rest.import()?)
+        } else if is("FENCE") {
+            rest.message = "FENCE";
+            Message::Fence(rest.epoch()?)
         } else if is("LEASE") {
             rest.message = "LEASE";
             Message::Lease(rest.lease()?)
@@ -231,7 +237,22 @@ impl<'a, W: Iterator<Item = &'a [u8]>> Words<W> {
         let coordinator = String::from_utf8_lossy(coordinator).into_owned();
         let needed = self.number("a number of coordinators, at least 1", 1..=u64::from(MAX_NEEDED))?;
         let ttl_ms = self.number("a time in milliseconds, at most an hour", 1..=MAX_TTL_MS)?;
-        Ok(LeaseGrant { coordinator, needed: needed as u32, ttl_ms })
+        Ok(LeaseGrant { coordinator, needed: needed as u32, ttl_ms, basis: self.basis()? })
+    }
+
+    fn basis(&mut self) -> Result<Option<Basis>, WrongMessage> {
+        let Some(word) = self.words.next() else { return Ok(None) };
+        let expected = "an epoch, at least 1";
+        let epoch = self.read_word::<u64>(word, expected)?;
+        if epoch == 0 {
+            return Err(self.wrong(word, expected));
+        }
+        let clock = self.word("what the proxy's clock said")?;
+        if clock.is_empty() || clock.len() > MAX_CLOCK || !clock.iter().all(u8::is_ascii_graphic) {
+            return Err(self.wrong(clock, "what the proxy's clock said"));
+        }
+        let clock = String::from_utf8_lossy(clock).into_owned();
+        Ok(Some(Basis { epoch: Epoch(epoch), clock }))
     }
 
     fn epoch(&mut self) -> Result<Epoch, WrongMessage> {

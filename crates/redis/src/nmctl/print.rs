@@ -31,7 +31,9 @@ impl Message {
             }
             Message::Lease(told) => {
                 words.extend([told.coordinator.clone(), told.needed.to_string(), told.ttl_ms.to_string()]);
+                words.extend(told.basis.iter().flat_map(|on| [on.epoch.to_string(), on.clock.clone()]));
             }
+            Message::Fence(epoch) => words.push(epoch.to_string()),
             Message::ListDb | Message::ClearDb | Message::Moves | Message::Epoch | Message::Info => {}
         }
         words
@@ -55,6 +57,7 @@ impl Message {
             Message::SetConf(_) => "SETCONF",
             Message::Releasing(_) => "RELEASING",
             Message::Import(_) => "IMPORT",
+            Message::Fence(_) => "FENCE",
             Message::Lease(_) => "LEASE",
             Message::ListDb => "LISTDB",
             Message::ClearDb => "CLEARDB",
@@ -84,6 +87,15 @@ impl Entry {
                 words.extend(["importing".to_owned(), from.to_string(), slots(*range)]);
             }
         }
+    }
+}
+
+impl std::fmt::Display for Entry {
+    /// As it stands in a message.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut words = Vec::new();
+        self.print(&mut words);
+        f.write_str(&words.join(" "))
     }
 }
 

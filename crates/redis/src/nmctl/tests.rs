@@ -69,6 +69,9 @@ fn wrong_grammar_is_explained() {
         ("SETCONF 1 NOFLAG db {} db {}", "ERR NMCTL SETCONF: database db is described twice"),
         ("LEASE c 0 1", "ERR NMCTL LEASE: '0' is not a number of coordinators"),
         ("LEASE c 1 99999999", "ERR NMCTL LEASE: '99999999' is not a time in milliseconds"),
+        ("LEASE c 1 5 0 x", "ERR NMCTL LEASE: '0' is not an epoch, at least 1"),
+        ("LEASE c 1 5 7", "ERR NMCTL LEASE: what the proxy's clock said is missing"),
+        ("FENCE 0", "ERR NMCTL FENCE: '0' is not an epoch"),
         ("LEASE  1 5", "ERR NMCTL LEASE: '' is not the name of a coordinator"),
         ("IMPORT 1 db h:1", "ERR NMCTL IMPORT: a range of slots is missing"),
         ("INFO all", "ERR NMCTL INFO takes no further arguments"),
@@ -192,9 +195,12 @@ fn message() -> impl Strategy<Value = Message> {
         (head(), databases).prop_map(|((epoch, flags), databases)| {
             Message::SetConf(SetConf { epoch, flags, databases: databases.into_iter().collect() })
         }),
-        ("[!-~]{1,20}", 1..1000u32, 1..3_600_000u64).prop_map(|(coordinator, needed, ttl_ms)| {
-            Message::Lease(LeaseGrant { coordinator, needed, ttl_ms })
-        }),
+        ("[!-~]{1,20}", 1..1000u32, 1..3_600_000u64, proptest::option::of((1..u64::MAX, "[!-~]{1,20}")))
+            .prop_map(|(coordinator, needed, ttl_ms, basis)| {
+                let basis = basis.map(|(epoch, clock)| Basis { epoch: Epoch(epoch), clock });
+                Message::Lease(LeaseGrant { coordinator, needed, ttl_ms, basis })
+            }),
+        (1..u64::MAX).prop_map(|epoch| Message::Fence(Epoch(epoch))),
         (1..u64::MAX, name(), 0..16_384u32, proptest::option::of("[a-z]{1,9}")).prop_map(
             |(epoch, db, slot, session)| {
                 let from = "h:1".parse().unwrap();
@@ -221,7 +227,7 @@ proptest! {
 
     #[test]
     fn any_words_are_read_or_refused(
-        words in vec(prop_oneof!["[ -~]{0,12}", "SETDB|SETPEER|SETREPL|SETCONF|LEASE|IMPORT", "[0-9]{1,6}(-[0-9]{1,6})?",
+        words in vec(prop_oneof!["[ -~]{0,12}", "SETDB|SETPEER|SETREPL|SETCONF|LEASE|FENCE|IMPORT", "[0-9]{1,6}(-[0-9]{1,6})?",
             "NOFLAG|FORCE|db|h:1|migrating|importing|primary|replica-of|\\{\\}"], 0..12),
     ) {
         if let Ok(message) = Message::parse(words.iter().map(String::as_bytes)) {

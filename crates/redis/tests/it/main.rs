@@ -6,6 +6,7 @@ mod agent;
 mod bad_input;
 mod clients;
 mod faithful;
+mod healing;
 mod metadata;
 mod moves;
 mod proxy;

@@ -11,11 +11,11 @@ use tracing::{error, info};
 
 use crate::address::Address;
 use crate::agent::{NodeState, Nodes};
-use crate::data::gate::Gate;
+use crate::data::gate::{Gate, Phase};
 use crate::data::moves::Prepared;
 use crate::data::resp::{Protocol, Writer};
-use crate::data::state::{Lease, Move, ProxyState, Routing, StateFile, Verdict};
-use crate::nmctl::{Announcement, Message};
+use crate::data::state::{Clock, Lease, Move, ProxyState, Routing, Serving, StateFile, Verdict};
+use crate::nmctl::{Announcement, Claim, Entry, Holding, LeaseGrant, Message};
 
 use super::Shared;
 use super::arena::Key;
@@ -29,7 +29,7 @@ pub(super) const QUEUE: usize = 256;
 #[derive(Debug)]
 pub(super) struct Order {
     pub(super) message: Message,
-    /// When it was received: leases count from here.
+    /// When it was received.
     pub(super) received: Instant,
     pub(super) worker: usize,
     pub(super) session: Key,
@@ -61,7 +61,8 @@ impl Keeper {
         file: Option<StateFile>,
         needs_lease: bool,
     ) -> Result<Keeper, String> {
-        let lease = Lease::new(needs_lease || state.is_under_lease());
+        let clock = Clock::new(rand::random(), Instant::now());
+        let lease = Lease::new(needs_lease || state.is_under_lease(), clock);
         let (gates, releasing) = (BTreeMap::new(), JoinSet::new());
         let mut keeper = Keeper { shared, nodes, state, lease, file, gates, releasing };
         let state = keeper.state.clone();
@@ -117,6 +118,10 @@ impl Keeper {
                 Ok(()) => writer.ok(),
                 Err(text) => writer.error(&text),
             },
+            Message::Fence(_) => match self.accept(&order.message) {
+                Ok(()) => self.say_holding(&mut writer),
+                Err(text) => writer.error(&text),
+            },
             Message::Lease(grant) => match self.grant(grant, order.received) {
                 Ok(()) => writer.ok(),
                 Err(text) => writer.error(&text),
@@ -141,11 +146,13 @@ impl Keeper {
                     ("SETREPL", state.roles().epoch),
                     ("SETCONF", state.conf().epoch),
                 ];
-                writer.array(epochs.len() * 2);
+                writer.array(epochs.len() * 2 + 2);
                 for (name, epoch) in epochs {
                     writer.bulk(name);
                     writer.integer(i64::try_from(epoch.0).unwrap_or(i64::MAX));
                 }
+                writer.bulk("CLOCK");
+                writer.bulk(self.lease.clock().say(Instant::now()));
             }
             Message::Info => writer.bulk(self.about(order.received)),
         }
@@ -161,12 +168,21 @@ impl Keeper {
         }
     }
 
-    /// A node that is not ready must not be given slots.
+    /// A node that is not ready must not be given slots, nor one that holds the data of another database.
     fn nodes_are_ready(&self, message: &Message) -> Result<(), String> {
         let Message::SetDb(told) = message else { return Ok(()) };
-        for entry in &told.entries {
-            if let NodeState::NotReady { why } = self.nodes.state(&entry.address) {
-                return Err(format!("TRYAGAIN node {} not ready: {why}", entry.address));
+        let supervised = self.nodes.reports();
+        for Entry { db, address, .. } in &told.entries {
+            match self.nodes.state(address) {
+                NodeState::NotReady { why } => {
+                    return Err(format!("TRYAGAIN node {address} not ready: {why}"));
+                }
+                NodeState::Ready { owner, .. } => {
+                    let ours = owner.is_some_and(|(name, _)| name == *db);
+                    if supervised.contains_key(address) && !ours {
+                        return Err(format!("TRYAGAIN node {address} not ready: it is not {db}'s yet"));
+                    }
+                }
             }
         }
         Ok(())
@@ -199,7 +215,22 @@ impl Keeper {
         Ok(Some(prepared))
     }
 
-    fn grant(&mut self, grant: &crate::nmctl::LeaseGrant, received: Instant) -> Result<(), String> {
+    /// What is held at this moment, for whoever has just fenced it.
+    fn say_holding(&self, writer: &mut Writer<'_, Vec<u8>>) {
+        let own = self.state.own().clone();
+        let let_go = |entry: &&Entry| {
+            let Claim::Migrating { to, range } = &entry.claim else { return false };
+            let (db, node, to) = (entry.db.clone(), entry.address.clone(), to.clone());
+            let gate = self.gates.get(&Move { db, node, to, range: *range });
+            gate.is_some_and(|gate| gate.phase() == Phase::Released)
+        };
+        let released = own.entries.iter().filter(let_go).cloned().collect();
+        let lines = Holding { own, released }.lines();
+        writer.array(lines.len());
+        lines.iter().for_each(|line| writer.bulk(line));
+    }
+
+    fn grant(&mut self, grant: &LeaseGrant, received: Instant) -> Result<(), String> {
         if !self.state.is_under_lease() {
             self.change(self.state.under_lease())?;
         }
@@ -221,18 +252,27 @@ impl Keeper {
         self.shared.mailboxes.iter().for_each(super::mailbox::Mailbox::wake);
     }
 
-    /// For people.
+    /// For people, and for coordinators: the lines about nodes.
     fn about(&self, now: Instant) -> String {
-        let mut text =
-            format!("address:{}\r\nserving:{:?}\r\n", self.shared.address, self.lease.serving(now));
+        let serving = match self.lease.serving(now) {
+            Serving::Always => "always".to_owned(),
+            Serving::Until { end, backed } => {
+                let left = end.saturating_duration_since(now).as_millis();
+                format!("lease_ms={left} backed={backed}")
+            }
+            Serving::NotNow => "no".to_owned(),
+        };
+        let mut text = format!("address:{}\r\nserving:{serving}\r\n", self.shared.address);
         for (name, left) in self.lease.coordinators(now) {
             text.push_str(&format!("coordinator:{name} lease_ms={}\r\n", left.as_millis()));
         }
         for (name, told) in [("SETDB", self.state.own()), ("SETPEER", self.state.peers())] {
             for entry in &told.entries {
-                let (db, address) = (&entry.db, &entry.address);
-                text.push_str(&format!("{name}:{db} {address} {:?} epoch={}\r\n", entry.claim, told.epoch));
+                text.push_str(&format!("{name}:{entry} epoch={}\r\n", told.epoch));
             }
+        }
+        for (node, report) in self.nodes.reports().iter() {
+            text.push_str(&format!("node:{node} {report}\r\n"));
         }
         text
     }

@@ -110,7 +110,9 @@ impl Worker {
         let place = known.database.place_index(slot);
         match &known.database.places()[place] {
             Place::Nobody => Err(self.hold(session, Hold::Unserved)),
-            Place::Own { .. } if !self.serving.allows(self.now) => Err(self.hold(session, Hold::NoLease)),
+            Place::Own { since, .. } if !self.serving.allows(self.now, *since) => {
+                Err(self.hold(session, Hold::NoLease))
+            }
             Place::Own { gate, .. } => {
                 let ticket = match gate.as_ref().map(|gate| gate.admit()) {
                     None | Some(Admission::Open) => None,

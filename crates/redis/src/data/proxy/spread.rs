@@ -1,5 +1,7 @@
 //! How are commands served that concern more than one node? In parts, whose replies become one.
 
+use capstan_control::epoch::Epoch;
+
 use crate::data::command::{Command, Merge as Merging};
 use crate::data::gate::Admission;
 use crate::data::resp::{Request, View, decimal, write_request};
@@ -170,8 +172,8 @@ impl Worker {
     ) -> Result<Vec<Pass>, Taken> {
         let Standing::Uses(index, _) = session.standing else { return Ok(Vec::new()) };
         let database = std::sync::Arc::clone(&self.databases[index].database);
-        let owns = |place: &Place| matches!(place, Place::Own { .. });
-        if !self.serving.allows(self.now) && database.places().iter().any(owns) {
+        let unserved = |place: &Place| matches!(place, Place::Own { since, .. } if !self.serving.allows(self.now, *since));
+        if database.places().iter().any(unserved) {
             return Err(self.hold(session, Hold::NoLease));
         }
         let mut passes = Vec::new();
@@ -196,7 +198,7 @@ impl Worker {
         let Some(remote) = self.everywhere(session, beyond).into_iter().next() else {
             return self.hold(session, Hold::Unserved);
         };
-        if !self.serving.allows(self.now) {
+        if !self.serving.allows(self.now, Epoch::NEVER_TOLD) {
             return self.hold(session, Hold::NoLease);
         }
         match self.pipeline(&remote, session.protocol) {
@@ -216,7 +218,7 @@ impl Worker {
         };
         let beyond = self.database(session).is_some_and(|database| database.is_single());
         let remotes = self.everywhere(session, beyond);
-        if remotes.is_empty() || !self.serving.allows(self.now) {
+        if remotes.is_empty() || !self.serving.allows(self.now, Epoch::NEVER_TOLD) {
             return self.hold(session, Hold::Unserved);
         }
         let Some(remote) = remotes.get(cursor.place as usize) else {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! capstan redis proxy 1 <SHA-256 of the rest, in hex>
-//! {"told":[["SETDB","3","NOFLAG",...],...],"released":[...],"leased":true}
+//! {"told":[["SETDB","3","NOFLAG",...],...],"released":[...],"leased":true,"floor":0}
 //! ```
 //!
 //! The messages are kept in their own words and are read with the parser that read them from the network.
@@ -48,6 +48,9 @@ struct Body {
     /// Moves that have let go, as the entries of one message.
     released: Vec<String>,
     leased: bool,
+    /// The epoch of the last fence; 0 if there was none that matters.
+    #[serde(default)]
+    floor: u64,
 }
 
 impl StateFile {
@@ -103,6 +106,7 @@ fn encode(state: &ProxyState) -> io::Result<String> {
         told: said.map(|message| message.words().split_off(1)).collect(),
         released: Message::Releasing(released).words().split_off(1),
         leased: state.is_under_lease(),
+        floor: state.floor().0,
     };
     let body = serde_json::to_string(&body)?;
     Ok(format!("{MAGIC} {}\n{body}\n", checksum(&body)))
@@ -125,7 +129,7 @@ fn decode(text: &str) -> Result<ProxyState, String> {
             Verdict::Known => return Err(format!("{} stands in it twice", message.name())),
         }
     }
-    state = state.let_go(released(&state, &body.released)?);
+    state = state.let_go(released(&state, &body.released)?).fenced(capstan_control::epoch::Epoch(body.floor));
     Ok(if body.leased { state.under_lease() } else { state })
 }
 
@@ -151,6 +155,7 @@ fn epoch_of(message: &Message) -> Option<capstan_control::epoch::Epoch> {
         Message::SetRepl(told) => Some(told.epoch),
         Message::SetConf(told) => Some(told.epoch),
         Message::Import(_)
+        | Message::Fence(_)
         | Message::Lease(_)
         | Message::ListDb
         | Message::ClearDb

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use capstan_control::epoch::{Acceptance, Epoch};
 
+use super::tenure::Tenure;
 use crate::address::Address;
 use crate::keys::ClusterName;
 use crate::nmctl::{Announcement, Claim, Entry, Flags, Import, Message, SetConf, SetRepl};
@@ -17,6 +18,9 @@ pub struct ProxyState {
     roles: SetRepl,
     conf: SetConf,
     released: BTreeSet<Move>,
+    /// No `SETDB` before this epoch is obeyed any more.
+    floor: Epoch,
+    tenure: Tenure,
     leased: bool,
 }
 
@@ -95,6 +99,7 @@ impl ProxyState {
             Message::SetPeer(told) => self.accept_peers(told),
             Message::SetRepl(told) => self.accept_roles(told),
             Message::SetConf(told) => self.accept_conf(told),
+            Message::Fence(epoch) => self.fence(*epoch),
             Message::ClearDb => Ok(obey(ProxyState { leased: self.leased, ..ProxyState::default() })),
             Message::Releasing(_)
             | Message::Import(_)
@@ -108,12 +113,49 @@ impl ProxyState {
 
     fn accept_own(&self, told: &Announcement) -> Result<Verdict, Refusal> {
         let told = in_order(told);
+        if told.epoch < self.floor && !told.flags.force {
+            return Err(Refusal::OldEpoch { known: self.floor });
+        }
         if !obeys("SETDB", self.own.epoch, told.epoch, &told.flags, self.own.entries == told.entries)? {
             return Ok(Verdict::Known);
         }
         let migrating: BTreeSet<Move> = moves(&told).collect();
         let released = self.released.intersection(&migrating).cloned().collect();
-        Ok(obey(ProxyState { own: unflagged(told), released, ..self.clone() }))
+        // Whoever forces an epoch back wants what follows it to be obeyed.
+        let floor = if told.flags.force { Epoch::NEVER_TOLD } else { self.floor };
+        let tenure = self.tenure.after(&told);
+        Ok(obey(ProxyState { own: unflagged(told), released, floor, tenure, ..self.clone() }))
+    }
+
+    /// From here on the proxy has what it has now, or what it is told at this epoch or later: whoever heard its answer
+    /// knows that no message from between can still arrive.
+    fn fence(&self, epoch: Epoch) -> Result<Verdict, Refusal> {
+        let known = self.own.epoch.max(self.floor);
+        if epoch < known {
+            return Err(Refusal::OldEpoch { known });
+        }
+        // The next epoch is the lowest that would be obeyed anyway.
+        if epoch == self.floor || epoch <= self.own.epoch.next() {
+            return Ok(Verdict::Known);
+        }
+        Ok(obey(self.fenced(epoch)))
+    }
+
+    /// The state that obeys no `SETDB` before this epoch.
+    pub(super) fn fenced(&self, floor: Epoch) -> ProxyState {
+        ProxyState { floor, ..self.clone() }
+    }
+
+    /// The epoch before which no `SETDB` is obeyed, if it was fenced.
+    #[must_use]
+    pub fn floor(&self) -> Epoch {
+        self.floor
+    }
+
+    /// Since when it holds its slots.
+    #[must_use]
+    pub fn tenure(&self) -> &Tenure {
+        &self.tenure
     }
 
     fn accept_peers(&self, told: &Announcement) -> Result<Verdict, Refusal> {

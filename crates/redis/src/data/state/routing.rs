@@ -32,6 +32,8 @@ pub enum Place {
     Own {
         /// Which.
         node: Address,
+        /// Since which epoch.
+        since: Epoch,
         /// If the slot is moving away: what decides whether a command may pass.
         gate: Option<Arc<Gate>>,
     },
@@ -222,19 +224,25 @@ impl SlotTable {
         gate: &impl Fn(&Move) -> Option<Arc<Gate>>,
     ) {
         let newer = state.own().epoch >= state.peers().epoch;
-        let mut known: HashMap<&Address, u16> = HashMap::new();
+        let mut known: HashMap<(&Address, Epoch), u16> = HashMap::new();
         for entry in state.own().entries.iter().filter(|entry| entry.db == *name) {
             let (node, range) = (&entry.address, entry.claim.range());
+            let pieces = state.tenure().pieces(name, range).into_iter();
+            let pieces = pieces.map(|(piece, since)| (piece, since.unwrap_or(state.own().epoch)));
             match &entry.claim {
                 Claim::Stable(_) => {
-                    let stable = || Place::Own { node: node.clone(), gate: None };
-                    let place = *known.entry(node).or_insert_with(|| self.place(stable()));
-                    self.take(range, place, |taken| newer || taken == NOBODY);
+                    for (piece, since) in pieces {
+                        let stable = || Place::Own { node: node.clone(), since, gate: None };
+                        let place = *known.entry((node, since)).or_insert_with(|| self.place(stable()));
+                        self.take(piece, place, |taken| newer || taken == NOBODY);
+                    }
                 }
                 Claim::Migrating { to, .. } => {
                     let id = Move { db: name.clone(), node: node.clone(), to: to.clone(), range };
-                    let place = self.place(Place::Own { node: node.clone(), gate: gate(&id) });
-                    self.take(range, place, |taken| newer || taken == NOBODY);
+                    for (piece, since) in pieces {
+                        let place = self.place(Place::Own { node: node.clone(), since, gate: gate(&id) });
+                        self.take(piece, place, |taken| newer || taken == NOBODY);
+                    }
                 }
                 Claim::Importing { from, .. } => {
                     let place = self.place(Place::Peer { proxy: from.clone(), replica: None });

@@ -177,8 +177,8 @@ fn an_import_is_current_while_it_is_announced() {
 fn at(routing: &Routing, slot: u16) -> String {
     match database(routing).place(Slot::new(slot).unwrap()) {
         Place::Nobody => "nobody".to_owned(),
-        Place::Own { node, gate: None } => format!("own {node}"),
-        Place::Own { node, gate: Some(gate) } => format!("own {node} gate to {}", gate.target()),
+        Place::Own { node, gate: None, .. } => format!("own {node}"),
+        Place::Own { node, gate: Some(gate), .. } => format!("own {node} gate to {}", gate.target()),
         Place::Peer { proxy, replica: None } => format!("peer {proxy}"),
         Place::Peer { proxy, replica: Some(replica) } => format!("peer {proxy} replica {replica}"),
     }

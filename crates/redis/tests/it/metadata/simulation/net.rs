@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use capstan_control::epoch::Epoch;
-use capstan_meta::Store;
+use capstan_meta::{OwnedTask, Store};
 use capstan_redis::Address;
 use capstan_redis::coordinator::{Proxies, Reply, Unreached};
 use capstan_redis::keys::{HostEpochKey, LastHostEpochKey};
@@ -18,6 +18,9 @@ use tokio::time::{Instant, sleep};
 
 use super::proxy::SimProxy;
 use super::world::Sabotage;
+
+/// How late a message can still arrive: longer than anything that is granted.
+const LATEST_MILLIS: u64 = 4000;
 
 pub struct Net {
     state: Mutex<State>,
@@ -37,6 +40,7 @@ pub struct State {
     /// Everything that was sent and when, to compare two runs of one seed.
     pub trace: Vec<String>,
     begun_at: Instant,
+    late: Vec<OwnedTask>,
     /// What must never be; a panic in a task would go unheard.
     pub violation: Option<String>,
 }
@@ -52,6 +56,7 @@ impl Net {
             messages: 0,
             trace: Vec::new(),
             begun_at: Instant::now(),
+            late: Vec::new(),
             violation: None,
         };
         Arc::new(Net { state: Mutex::new(state), store, reply_within, sabotage })
@@ -62,7 +67,12 @@ impl Net {
     }
 
     /// A message on its way: late, lost, obeyed, or obeyed without anybody hearing of it.
-    async fn carry(&self, from: u64, proxy: &Address, message: &Message) -> Result<Reply, Unreached> {
+    async fn carry(
+        self: &Arc<Net>,
+        from: u64,
+        proxy: &Address,
+        message: &Message,
+    ) -> Result<Reply, Unreached> {
         let (delay, lost, unheard) = {
             let mut state = self.state();
             let line = format!("{:?} {from} {proxy} {}", state.begun_at.elapsed(), message.name());
@@ -79,33 +89,52 @@ impl Net {
             state.proxies.get(proxy).is_some_and(|proxy| proxy.up)
                 && !state.cut.contains(&(from, proxy.clone()))
         };
+        if reachable && lost {
+            self.deliver_late(proxy, message);
+        }
         if !reachable || lost {
             sleep(self.reply_within.saturating_sub(delay)).await;
             return Err(Unreached("no reply".to_owned()));
         }
-        self.judge_epoch(proxy, message).await;
-        let reply = {
-            let mut state = self.state();
-            state.messages += 1;
-            let Some(receiver) = state.proxies.get_mut(proxy).filter(|proxy| proxy.up) else {
-                return Err(Unreached("it is gone".to_owned()));
-            };
-            let before = (receiver.state.own().epoch, receiver.state.peers().epoch);
-            let reply = receiver.obey(message);
-            let after = (receiver.state.own().epoch, receiver.state.peers().epoch);
-            if after.0 < before.0 || after.1 < before.1 {
-                state.violation.get_or_insert(format!("an epoch went back at {proxy}"));
-            }
-            if !matches!(message, Message::Info | Message::Epoch) {
-                state.judge_owners(proxy);
-            }
-            reply
-        };
+        let reply = self.deliver(proxy, message).await?;
         if unheard {
             sleep(self.reply_within.saturating_sub(delay)).await;
             return Err(Unreached("the reply was lost".to_owned()));
         }
         Ok(reply)
+    }
+
+    async fn deliver(&self, proxy: &Address, message: &Message) -> Result<Reply, Unreached> {
+        self.judge_epoch(proxy, message).await;
+        let mut state = self.state();
+        state.messages += 1;
+        let Some(receiver) = state.proxies.get_mut(proxy).filter(|proxy| proxy.up) else {
+            return Err(Unreached("it is gone".to_owned()));
+        };
+        let before = (receiver.state.own().epoch, receiver.state.peers().epoch);
+        let reply = receiver.obey(message);
+        let after = (receiver.state.own().epoch, receiver.state.peers().epoch);
+        if after.0 < before.0 || after.1 < before.1 {
+            state.violation.get_or_insert(format!("an epoch went back at {proxy}"));
+        }
+        if !matches!(message, Message::Info | Message::Epoch) {
+            state.judge_owners(proxy);
+        }
+        Ok(reply)
+    }
+
+    /// Some of what the sender has given up lay in a buffer: it arrives long after, and is obeyed then.
+    fn deliver_late(self: &Arc<Net>, proxy: &Address, message: &Message) {
+        let (net, proxy, message) = (self.clone(), proxy.clone(), message.clone());
+        let mut state = self.state();
+        if state.rng.random_bool(0.5) {
+            return;
+        }
+        let delay = Duration::from_millis(state.rng.random_range(0..LATEST_MILLIS));
+        state.late.push(OwnedTask::spawn(async move {
+            sleep(delay).await;
+            let _ = net.deliver(&proxy, &message).await;
+        }));
     }
 
     /// Nobody is told what is not committed.

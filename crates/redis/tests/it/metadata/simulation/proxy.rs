@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use capstan_redis::coordinator::Reply;
-use capstan_redis::data::state::{Lease, ProxyState, Verdict};
-use capstan_redis::nmctl::{Claim, Message};
+use capstan_redis::data::state::{Clock, Lease, ProxyState, Verdict};
+use capstan_redis::nmctl::{Claim, Entry, Holding, Message};
 use capstan_redis::{Address, ClusterName, SlotRange};
 use tokio::time::Instant;
 
@@ -17,6 +17,7 @@ pub struct SimProxy {
     pub lease: Lease,
     pub nodes: BTreeMap<Address, SimNode>,
     asked: BTreeMap<(ClusterName, SlotRange), u32>,
+    lives: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -32,9 +33,10 @@ impl SimProxy {
         SimProxy {
             up: true,
             state: ProxyState::default(),
-            lease: Lease::new(true),
+            lease: Lease::new(true, Clock::new(0, Instant::now().into_std())),
             nodes,
             asked: BTreeMap::new(),
+            lives: 0,
         }
     }
 
@@ -45,7 +47,8 @@ impl SimProxy {
 
     pub fn restart(&mut self) {
         self.up = true;
-        self.lease = Lease::new(true);
+        self.lives += 1;
+        self.lease = Lease::new(true, Clock::new(self.lives, Instant::now().into_std()));
         self.asked.clear();
         for node in self.nodes.values_mut() {
             node.down = false;
@@ -75,10 +78,15 @@ impl SimProxy {
             },
             Message::Info => Reply::Said(self.about()),
             Message::Epoch => Reply::Said(format!(
-                "SETDB\n{}\nSETPEER\n{}",
+                "SETDB\n{}\nSETPEER\n{}\nCLOCK\n{}",
                 self.state.own().epoch,
-                self.state.peers().epoch
+                self.state.peers().epoch,
+                self.lease.clock().say(Instant::now().into_std())
             )),
+            Message::Fence(_) => match self.accept(message) {
+                Reply::Done => Reply::Said(self.holding().lines().join("\n")),
+                refused => refused,
+            },
             Message::Moves | Message::ListDb => Reply::Said(String::new()),
             _ => self.accept(message),
         }
@@ -108,6 +116,16 @@ impl SimProxy {
         }
     }
 
+    fn holding(&self) -> Holding {
+        let own = self.state.own().clone();
+        let released = self.state.released().map(|one| Entry {
+            db: one.db.clone(),
+            address: one.node.clone(),
+            claim: Claim::Migrating { to: one.to.clone(), range: one.range },
+        });
+        Holding { released: released.collect(), own }
+    }
+
     fn about(&self) -> String {
         let roles = &self.state.roles().nodes;
         let line = |(address, node): (&Address, &SimNode)| {
@@ -132,9 +150,10 @@ impl SimProxy {
     /// What it may answer for at this moment.
     pub fn serves(&self) -> Vec<(ClusterName, SlotRange)> {
         let now = Instant::now().into_std();
-        if !self.up || !self.lease.serving(now).allows(now) {
+        if !self.up {
             return Vec::new();
         }
+        let serving = self.lease.serving(now);
         let mut serves = Vec::new();
         for entry in self.state.own().entries.iter().filter(|entry| entry.claim.owns()) {
             let range = entry.claim.range();
@@ -143,8 +162,10 @@ impl SimProxy {
             if released || !ready {
                 continue;
             }
-            serves
-                .extend(self.not_peers(&entry.db, range).into_iter().map(|range| (entry.db.clone(), range)));
+            let pieces = self.state.tenure().pieces(&entry.db, range).into_iter();
+            let backed = pieces.filter(|(_, since)| since.is_some_and(|since| serving.allows(now, since)));
+            let ranges = backed.flat_map(|(piece, _)| self.not_peers(&entry.db, piece));
+            serves.extend(ranges.map(|range| (entry.db.clone(), range)));
         }
         serves
     }

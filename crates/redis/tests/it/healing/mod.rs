@@ -1,0 +1,62 @@
+//! What happens to clients when a part fails? With real proxies, redis-servers and coordinators, at default times.
+
+mod offsets;
+mod partition;
+mod pool;
+mod servers;
+
+use std::time::Duration;
+
+use capstan_redis::spec::ClusterSpec;
+use capstan_testkit::eventually;
+use tokio::time::Instant;
+
+use pool::{Pool, SOON, keys};
+
+/// What is promised, from the second ping that was missed until every slot is served again.
+const HEALED_WITHIN: Duration = Duration::from_millis(1500);
+/// What a machine that runs other tests at the same time may add.
+const LOADED: Duration = Duration::from_millis(1500);
+
+fn replicated(primaries: u32) -> ClusterSpec {
+    ClusterSpec { replicas: 1, ..ClusterSpec::of(primaries) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_killed_host_is_replaced_in_time_and_its_replicas_have_its_data() {
+    let mut pool = Pool::start(3, 3, 3, replicated(3)).await;
+    pool.write_all("before").unwrap();
+    pool.warm().await;
+    replicas_have_everything(&pool).await;
+    let victim = pool.owner("key-0").await.proxy_address;
+    let killed_at = Instant::now();
+    pool.host(&victim).kill().await;
+    let missed = async || {
+        let misses: Vec<u32> = pool.boards.iter().map(|board| board.of(&victim).misses).collect();
+        if misses.iter().all(|misses| *misses >= 2) { Ok(Instant::now()) } else { Err(format!("{misses:?}")) }
+    };
+    let second_miss_at = eventually("the second ping is missed", SOON, missed).await;
+    pool.hosts.retain(|host| host.address != victim);
+    eventually("every slot is served", SOON, async || pool.write_all("after")).await;
+    let (healed, total) = (second_miss_at.elapsed(), killed_at.elapsed());
+    eprintln!("healed {healed:?} after the second missed ping, {total:?} after the kill");
+    assert!(healed < HEALED_WITHIN + LOADED, "healed only after {healed:?}");
+    assert_eq!(pool.count("after"), keys().count());
+    pool.end().await;
+}
+
+/// Every replica has received what its primary has.
+async fn replicas_have_everything(pool: &Pool) {
+    let nodes = pool.nodes().await;
+    for replica in nodes.iter().filter(|node| !node.is_primary()) {
+        let synced = async || {
+            let size = async |node| pool.node(node).await.and_then(|mut wire| wire.say("DBSIZE"));
+            let (own, its) = (size(&replica.address).await, size(replica.replica_of.as_ref().unwrap()).await);
+            match (own, its) {
+                (Ok(own), Ok(its)) if own == its => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        };
+        eventually("a replica has everything", SOON, synced).await;
+    }
+}
