@@ -156,3 +156,6 @@ fn take_up(tree: &Tree, facts: &Facts, proxy: &Address, steps: &mut Steps) -> An
     }
     Answer::Healthy
 }
+
+#[cfg(test)]
+mod tests;

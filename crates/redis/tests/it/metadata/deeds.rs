@@ -32,29 +32,12 @@ pub enum Deed {
     EndQuarantine,
     BumpHosts,
     Fix,
-}
-
-impl Deed {
-    pub const ALL: [Deed; 18] = [
-        Deed::AddHost,
-        Deed::RemoveHost,
-        Deed::CreateCluster,
-        Deed::CreateNode,
-        Deed::ReplaceNode,
-        Deed::DeleteNode,
-        Deed::DeleteCluster,
-        Deed::BeginMove,
-        Deed::CommitMove,
-        Deed::CancelMove,
-        Deed::RetargetMove,
-        Deed::Grow,
-        Deed::Shrink,
-        Deed::PromoteDead,
-        Deed::HandOver,
-        Deed::EndQuarantine,
-        Deed::BumpHosts,
-        Deed::Fix,
-    ];
+    /// Another cluster of the name that `DeleteCluster` deletes.
+    CreateAgain,
+    /// Deletes what `CreateCluster` creates.
+    DeleteNew,
+    /// Replaces the node that `DeleteNode` deletes.
+    ReplaceSpare,
 }
 
 /// What the operations of a world are about.
@@ -121,6 +104,11 @@ impl Scene {
                 broker::remove_host(store, &gone).await.map(drop)
             }
             Deed::CreateCluster => broker::create_cluster(store, &d, &ClusterSpec::of(3)).await,
+            Deed::CreateAgain => broker::create_cluster(store, &c(), &ClusterSpec::of(2)).await,
+            Deed::DeleteNew => broker::delete_cluster(store, &d).await,
+            Deed::ReplaceSpare => {
+                broker::replace_node(store, &c(), &self.spare, None, "test").await.map(drop)
+            }
             Deed::CreateNode => broker::create_node(store, &c(), None).await.map(drop),
             Deed::ReplaceNode => {
                 broker::replace_node(store, &c(), &self.source, None, "test").await.map(drop)

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use capstan_meta::record::Key;
-use capstan_meta::{Store, Txn};
+use capstan_meta::{LeaseId, Store, Txn};
 use capstan_redis::broker::{self, Committed};
 use capstan_redis::coordinator::{Timing, dead_proxies};
 use capstan_redis::keys::{CoordinatorKey, FailureKey, ReportId};
 use capstan_redis::spec::ClusterSpec;
+use capstan_testkit::seed::soak;
 
 use super::deeds::{Deed, Scene, c, scene};
 use super::tap::{Cut, Tap};
@@ -41,14 +42,33 @@ async fn race_at(store: &Store, scene: &Scene, waits: Deed, runs: Deed, at: u32)
     reached
 }
 
-async fn race(waits: Deed, runs: Deed, mut fresh: impl AsyncFnMut() -> Store) {
+/// Returns whether there was an n-th transaction to wait before.
+async fn judged_race_at(world: &World, store: Store, waits: Deed, runs: Deed, at: u32) -> bool {
+    begin_from(&store, &world.everything).await;
+    let before = tree(&store).await;
+    let reached = race_at(&store, &world.scene, waits, runs, at).await;
+    let after = tree(&store).await;
+    assert_sound(&after);
+    assert_promises(&before, &after);
+    assert_promises(&before, &assert_comes_to_rest(&store).await);
+    reached
+}
+
+struct World {
+    scene: Scene,
+    everything: Vec<(bytes::Bytes, bytes::Bytes)>,
+}
+
+impl World {
+    async fn new() -> World {
+        let store = embedded_store();
+        World { scene: scene(&store).await, everything: everything(&store).await }
+    }
+}
+
+async fn race(world: &World, waits: Deed, runs: Deed, mut fresh: impl AsyncFnMut() -> Store) {
     for at in 1..=MOST_COMMITS {
-        let store = fresh().await;
-        let scene = scene(&store).await;
-        let reached = race_at(&store, &scene, waits, runs, at).await;
-        assert_sound(&tree(&store).await);
-        assert_comes_to_rest(&store).await;
-        if !reached {
+        if !judged_race_at(world, fresh().await, waits, runs, at).await {
             return;
         }
     }
@@ -56,8 +76,11 @@ async fn race(waits: Deed, runs: Deed, mut fresh: impl AsyncFnMut() -> Store) {
 }
 
 /// The pairs of the checklist, and a few more that touch the same records.
-const PAIRS: [(Deed, Deed); 16] = [
+const PAIRS: [(Deed, Deed); 19] = [
     (Deed::CreateCluster, Deed::CreateCluster),
+    (Deed::CreateCluster, Deed::DeleteNew),
+    (Deed::DeleteCluster, Deed::CreateAgain),
+    (Deed::ReplaceSpare, Deed::DeleteNode),
     (Deed::CreateNode, Deed::DeleteCluster),
     (Deed::ReplaceNode, Deed::DeleteCluster),
     (Deed::ReplaceNode, Deed::ReplaceNode),
@@ -78,25 +101,35 @@ const PAIRS: [(Deed, Deed); 16] = [
 #[test]
 fn every_pair_in_both_orders() {
     block_on(async {
+        let world = World::new().await;
         for (one, other) in PAIRS {
-            race(one, other, async || embedded_store()).await;
-            race(other, one, async || embedded_store()).await;
+            race(&world, one, other, async || embedded_store()).await;
+            race(&world, other, one, async || embedded_store()).await;
         }
     });
 }
 
-#[test]
-fn pairs_on_etcd() {
-    block_on(async {
-        let etcd = capstan_testkit::Etcd::start().await.unwrap();
-        for (one, other) in PAIRS {
-            let store = etcd_store(etcd.endpoint()).await;
-            let scene = scene(&store).await;
-            race_at(&store, &scene, one, other, 1).await;
-            assert_sound(&tree(&store).await);
-            assert_comes_to_rest(&store).await;
+/// Each waits before its first transaction once; the long form lets it wait before every one.
+async fn pairs_on_etcd(pairs: &[(Deed, Deed)]) {
+    let etcd = capstan_testkit::Etcd::start().await.unwrap();
+    let world = World::new().await;
+    for (one, other) in pairs.iter().flat_map(|(one, other)| [(*one, *other), (*other, *one)]) {
+        if soak(false, true) {
+            race(&world, one, other, async || etcd_store(etcd.endpoint()).await).await;
+        } else {
+            judged_race_at(&world, etcd_store(etcd.endpoint()).await, one, other, 1).await;
         }
-    });
+    }
+}
+
+#[test]
+fn pairs_on_etcd_that_make_and_delete() {
+    block_on(pairs_on_etcd(&PAIRS[..9]));
+}
+
+#[test]
+fn pairs_on_etcd_that_move_and_replace() {
+    block_on(pairs_on_etcd(&PAIRS[9..]));
 }
 
 async fn delete_and_create_again(store: Store) {
@@ -151,33 +184,67 @@ async fn verdict_of_two(store: &Store) -> (FailureKey, broker::Draft) {
     (report(2), steps.commits.into_iter().next().unwrap())
 }
 
+async fn a_gone_report(store: Store) {
+    let (report, draft) = verdict_of_two(&store).await;
+    store.commit(Txn::new().then(report.delete())).await.unwrap();
+    assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
+}
+
+/// At the boundary of the quorum one lease ends: with it the coordinator and its report.
+async fn a_lease_that_ends(store: Store) {
+    let (report, _) = verdict_of_two(&store).await;
+    let lease = store.lease_grant(std::time::Duration::from_secs(60), LeaseId::NONE).await.unwrap().id;
+    let leased =
+        Txn::new().then(report.put(&1).lease(lease)).then(coordinator(2).put(&reporter(2)).lease(lease));
+    store.commit(leased).await.unwrap();
+    let steps = dead_proxies(&tree(&store).await, &BTreeMap::new(), &Timing::default(), 1);
+    let draft = steps.commits.into_iter().next().unwrap();
+    store.lease_revoke(lease).await.unwrap();
+    assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
+    let two_left = dead_proxies(&tree(&store).await, &BTreeMap::new(), &Timing::default(), 1);
+    assert!(two_left.commits.is_empty(), "one of two decides nothing");
+}
+
+async fn an_uncounted_coordinator(store: Store) {
+    let (_, draft) = verdict_of_two(&store).await;
+    store.commit(Txn::new().then(coordinator(4).put(&reporter(4)))).await.unwrap();
+    assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
+}
+
+async fn a_replacement_that_happens_once(store: Store) {
+    let (_, draft) = verdict_of_two(&store).await;
+    assert!(matches!(broker::commit(&store, draft.clone()).await, Ok(Committed::At(_))));
+    assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
+    assert_comes_to_rest(&store).await;
+}
+
 #[test]
 fn a_report_that_is_gone_stops_the_replacement() {
-    block_on(async {
-        let store = embedded_store();
-        let (report, draft) = verdict_of_two(&store).await;
-        store.commit(Txn::new().then(report.delete())).await.unwrap();
-        assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
-    });
+    block_on(async { a_gone_report(embedded_store()).await });
+}
+
+#[test]
+fn a_lease_that_ends_takes_its_report_along() {
+    block_on(async { a_lease_that_ends(embedded_store()).await });
 }
 
 #[test]
 fn a_coordinator_that_was_not_counted_stops_the_replacement() {
-    block_on(async {
-        let store = embedded_store();
-        let (_, draft) = verdict_of_two(&store).await;
-        store.commit(Txn::new().then(coordinator(4).put(&reporter(4)))).await.unwrap();
-        assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
-    });
+    block_on(async { an_uncounted_coordinator(embedded_store()).await });
 }
 
 #[test]
 fn two_of_three_replace_and_only_once() {
+    block_on(async { a_replacement_that_happens_once(embedded_store()).await });
+}
+
+#[test]
+fn verdicts_on_etcd() {
     block_on(async {
-        let store = embedded_store();
-        let (_, draft) = verdict_of_two(&store).await;
-        assert!(matches!(broker::commit(&store, draft.clone()).await, Ok(Committed::At(_))));
-        assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
-        assert_comes_to_rest(&store).await;
+        let etcd = capstan_testkit::Etcd::start().await.unwrap();
+        a_gone_report(etcd_store(etcd.endpoint()).await).await;
+        a_lease_that_ends(etcd_store(etcd.endpoint()).await).await;
+        an_uncounted_coordinator(etcd_store(etcd.endpoint()).await).await;
+        a_replacement_that_happens_once(etcd_store(etcd.endpoint()).await).await;
     });
 }

@@ -1,12 +1,15 @@
 //! On what the operations are tried: the embedded store, and a real etcd; and whoever completes what was recorded.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
+use capstan_control::epoch::Epoch;
 use capstan_meta::embedded::{self, Embedded};
 use capstan_meta::etcd::{Etcd, EtcdOptions};
-use capstan_meta::{Store, clock};
-use capstan_redis::broker::{self, Committed, Tree};
+use capstan_meta::{MetaError, Put, Range, Store, Txn, clock};
+use capstan_redis::broker::{self, BrokerError, Committed, Seen, Tree};
 use capstan_redis::check;
 use capstan_redis::plan;
 use capstan_redis::status::Place;
@@ -93,6 +96,64 @@ fn emptied(tree: &Tree) -> Option<broker::Draft> {
         host.quarantine.keys().map(move |node| (Place { proxy: proxy.clone(), node: node.clone() }, epoch))
     });
     quarantined.filter_map(|(place, epoch)| broker::plan_end_quarantine(tree, &place, epoch)).next()
+}
+
+/// Completes what is recorded as a process that may end in the middle.
+pub async fn complete_some(store: &Store) -> Result<(), BrokerError> {
+    for _ in 0..MOST_STEPS {
+        let Some(draft) = next(&Tree::read(store).await?) else { return Ok(()) };
+        match broker::commit(store, draft).await {
+            // An outcome that nobody knows is settled by looking again.
+            Ok(_) | Err(BrokerError::Store(MetaError::Unknown(_))) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    panic!("it does not end");
+}
+
+/// Everything in a store, to begin from it again in another one.
+pub async fn everything(store: &Store) -> Vec<(Bytes, Bytes)> {
+    let all = store.range(Range::prefix("/")).await.unwrap();
+    all.kvs.into_iter().map(|kv| (kv.key.clone(), kv.value.clone())).collect()
+}
+
+/// Writes all of it at once.
+pub async fn begin_from(store: &Store, everything: &[(Bytes, Bytes)]) {
+    let put = |txn: Txn, (key, value): &(Bytes, Bytes)| txn.then(Put::new(key.clone(), value.clone()));
+    assert!(store.commit(everything.iter().fold(Txn::new(), put)).await.unwrap().succeeded);
+}
+
+/// The invariants of the checklist that a single tree cannot show or that `check` does not spell out: no epoch has
+/// gone back, also where a name or a host is gone; and every registered node is free, used or in quarantine, once.
+#[track_caller]
+pub fn assert_promises(before: &Tree, after: &Tree) {
+    let (old, new) = (epochs(before), epochs(after));
+    for (what, epoch) in &old {
+        assert!(new.get(what) >= Some(epoch), "{what} went back from {epoch} to {:?}", new.get(what));
+    }
+    for (proxy, host) in after.registered() {
+        let free = after.free_nodes().filter(|place| place.proxy == *proxy).count();
+        let used = host.owners.values().filter(|owner| owner.record.0.is_some()).count();
+        let registered = host.owners.len();
+        assert_eq!(free + used + host.quarantine.len(), registered, "the nodes of {proxy}");
+    }
+    let mut owned = BTreeMap::new();
+    for (name, cluster) in &after.clusters {
+        for node in cluster.nodes.keys() {
+            assert_eq!(owned.insert(node, name), None, "{node} is in two clusters");
+        }
+    }
+    for (name, cluster) in after.active().filter(|(_, cluster)| cluster.creating.is_none()) {
+        let slots: u32 = cluster.nodes.values().map(|node| node.record.slot_count()).sum();
+        assert_eq!(slots, 16_384, "the slots of {name}");
+    }
+}
+
+fn epochs(tree: &Tree) -> BTreeMap<String, Epoch> {
+    let hosts = tree.hosts.iter().map(|(proxy, host)| (proxy.to_string(), [&host.epoch, &host.last_epoch]));
+    let clusters = tree.clusters.iter().map(|(name, of)| (name.to_string(), [&of.epoch, &of.last_epoch]));
+    let highest = |both: [&Option<Seen<Epoch>>; 2]| both.into_iter().flatten().map(|seen| seen.record).max();
+    hosts.chain(clusters).filter_map(|(what, both)| Some((what, highest(both)?))).collect()
 }
 
 /// Nothing is wrong.
