@@ -81,7 +81,11 @@ impl Worker {
         {
             return Err(Unreachable(address));
         }
-        match connect(&address) {
+        let connected = match not_ready(&link.remote, &self.shared) {
+            None => connect(&address),
+            Some(why) => Err(io::Error::new(ErrorKind::NotConnected, why)),
+        };
+        match connected {
             Ok(socket) => {
                 self.begin(key, socket);
                 Ok(key)
@@ -432,6 +436,16 @@ fn greet(link: &mut Link, shared: &Shared) {
     match link.protocol {
         Protocol::Resp2 => {}
         Protocol::Resp3 => say(&["HELLO", "3"]),
+    }
+}
+
+/// Why a node cannot be used. Its password is known when it is ready: a connection that was opened before (right after
+/// a restart of this process, say) would never be let in, and would be kept.
+fn not_ready(remote: &Remote, shared: &Shared) -> Option<String> {
+    let Remote::Node(node) = remote else { return None };
+    match shared.nodes.state(node) {
+        NodeState::Ready { .. } => None,
+        NodeState::NotReady { why } => Some(why.to_string()),
     }
 }
 
