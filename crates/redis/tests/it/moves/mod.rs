@@ -1,9 +1,12 @@
 //! Do slots move without anybody losing anything? Between plain servers with a stand-in for the proxy, and through proxies.
 
+mod clients;
 mod host;
+mod kills;
+mod processes;
 mod proxied;
-mod proxies;
 mod raw;
 mod shadow;
 mod speed;
+mod stage;
 mod workload;

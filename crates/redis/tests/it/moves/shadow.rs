@@ -1,6 +1,7 @@
 //! Is what clients see what a single server would have said? Every command also goes to a shadow: a plain redis-server.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use capstan_testkit::redis::RedisServer;
@@ -30,6 +31,10 @@ pub(super) struct Seen {
 impl Shadow {
     pub(super) async fn start() -> Shadow {
         Shadow { server: RedisServer::start().await.unwrap() }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.server.address()
     }
 
     pub(super) async fn connection(&self) -> MultiplexedConnection {
@@ -73,9 +78,14 @@ fn same(reply: &redis::RedisResult<Value>, expected: &redis::RedisResult<Value>)
     }
 }
 
+/// All keys of a server.
+pub(super) async fn keys(connection: &mut MultiplexedConnection) -> Vec<String> {
+    redis::cmd("KEYS").arg("*").query_async(connection).await.unwrap()
+}
+
 /// All keys of a server with what they hold, in words.
 pub(super) async fn contents(connection: &mut MultiplexedConnection) -> BTreeMap<String, String> {
-    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(connection).await.unwrap();
+    let keys = keys(connection).await;
     let mut contents = BTreeMap::new();
     for chunk in keys.chunks(500) {
         let mut types = redis::pipe();
