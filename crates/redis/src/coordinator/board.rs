@@ -98,6 +98,8 @@ pub struct ProxyFact {
     pub reached: bool,
     /// Pings in a row that it did not answer.
     pub misses: u32,
+    /// When the first of them was found out.
+    pub missed_since: Option<Instant>,
     /// What it has confirmed to know.
     pub confirmed: Option<Arc<Content>>,
     /// When it did.

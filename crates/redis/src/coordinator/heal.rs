@@ -2,6 +2,7 @@
 //! transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use capstan_control::failure::{Verdict, verdicts};
 use tokio::time::Instant;
@@ -17,6 +18,9 @@ use crate::keys::{ClusterName, Coordinators, FailureKey};
 use crate::plan::Steps;
 use crate::status::NodeRecord;
 
+/// What a proxy says of its nodes is at most so old: how often its agent looks at them, and then some.
+const SEEN_WITHIN: Duration = Duration::from_millis(600);
+
 /// What is known of proxies, by address.
 pub type Facts = BTreeMap<Address, ProxyFact>;
 
@@ -31,12 +35,14 @@ pub fn dead_proxies(tree: &Tree, facts: &Facts, timing: &Timing, now: u64) -> St
     for verdict in dead {
         for (name, node) in nodes_behind(tree, &verdict.suspect) {
             let Some(cluster) = tree.cluster(name) else { continue };
+            let since = facts.get(&verdict.suspect).and_then(|fact| fact.missed_since);
             let step = Loss {
                 tree,
                 name,
                 cluster,
                 facts,
                 gone: &gone,
+                since,
                 lost: false,
                 why: "its proxy does not answer",
                 now,
@@ -64,20 +70,19 @@ pub(super) fn dead_nodes(tree: &Tree, facts: &Facts, timing: &Timing, at: Instan
         for (name, node) in nodes_behind(tree, proxy) {
             let Some(cluster) = tree.cluster(name) else { continue };
             let Some(ill) = fact.nodes.get(&node.address).filter(|node| !node.is_ready()) else { continue };
-            let since = fact
-                .ill_since
-                .get(&node.address)
-                .map_or(std::time::Duration::ZERO, |since| at.duration_since(*since));
+            let since = fact.ill_since.get(&node.address).copied();
+            let ill_for = since.map_or(Duration::ZERO, |since| at.duration_since(since));
             let bound = if node.is_primary() && cluster.replicas_of(&node.address).next().is_none() {
                 timing.lone_node_down
             } else {
                 timing.node_down
             };
-            if ill.health != "lost" && since < bound {
+            if ill.health != "lost" && ill_for < bound {
                 continue;
             }
             let why = if ill.health == "lost" { "it came back without its data" } else { "it is down" };
-            let step = Loss { tree, name, cluster, facts, gone: &gone, lost: ill.health == "lost", why, now };
+            let lost = ill.health == "lost";
+            let step = Loss { tree, name, cluster, facts, gone: &gone, since, lost, why, now };
             match step.of(node) {
                 Ok(Some(draft)) => steps.commits.push(draft),
                 Ok(None) => {
@@ -103,6 +108,8 @@ struct Loss<'l> {
     cluster: &'l ClusterTree,
     facts: &'l Facts,
     gone: &'l BTreeSet<&'l Address>,
+    /// When it was found out here.
+    since: Option<Instant>,
     /// Its data is known to be gone.
     lost: bool,
     why: &'l str,
@@ -140,11 +147,13 @@ impl Loss<'_> {
         }
     }
 
-    /// The replica that has most of the stream of writes; nothing until every replica that can be heard was.
+    /// The replica that has most of the stream of writes; nothing until every replica that can be heard was. Where there
+    /// is a choice, what was heard before the primary was gone says nothing: its last writes may have come after it.
     fn best<'r>(&self, replicas: &[&'r NodeRecord]) -> Option<&'r Address> {
+        let since = self.since.filter(|_| replicas.len() > 1).map(|since| since + SEEN_WITHIN);
         let offset = |replica: &&NodeRecord| {
             let fact = self.facts.get(&replica.proxy_address)?;
-            fact.nodes_at?;
+            fact.nodes_at.filter(|at| since.is_none_or(|since| *at >= since))?;
             // An external node, or a proxy that does not look after its nodes: nothing is known of it.
             Some(
                 fact.nodes
@@ -161,3 +170,6 @@ impl Loss<'_> {
         ranked.map(|(replica, _)| &replica.address)
     }
 }
+
+#[cfg(test)]
+mod tests;

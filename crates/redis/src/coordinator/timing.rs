@@ -43,7 +43,7 @@ impl Default for Timing {
             grant_ttl: Duration::from_millis(1500),
             margin: Duration::from_millis(300),
             patience: 2,
-            nodes_every: Duration::from_secs(1),
+            nodes_every: Duration::from_millis(500),
             full_every: Duration::from_secs(30),
             fresh_within: Duration::from_secs(6),
             session_ttl: Duration::from_secs(10),

@@ -106,8 +106,9 @@ pub(super) struct Watcher<P> {
     /// The content that is not told yet, by its epoch, and since when it is wanted.
     wanted_since: Option<(Epoch, Instant)>,
     retry: Backoff,
-    /// Not before then, after something went wrong.
+    /// Not before then, after something went wrong, with what was tried last.
     push_at: Instant,
+    tried: Option<Epoch>,
     /// What is waited for is looked at again then, if nothing is heard before.
     look_at: Instant,
     ping_at: Instant,
@@ -131,6 +132,7 @@ impl<P: Proxies> Watcher<P> {
             wanted_since: None,
             retry,
             push_at: now,
+            tried: None,
             look_at: now,
             ping_at: now,
             nodes_at: now,
@@ -167,9 +169,12 @@ impl<P: Proxies> Watcher<P> {
     /// Tells the proxy what it does not know, if it is its turn.
     async fn push(&mut self, tree: &Tree) {
         let now = Instant::now();
-        if now < self.push_at {
+        let epoch = tree.host(&self.proxy).and_then(|host| host.epoch.as_ref()).map(|seen| seen.record);
+        // What went wrong with an older content is no reason to wait with a newer one.
+        if now < self.push_at && epoch <= self.tried {
             return;
         }
+        self.tried = epoch;
         if let Err(why) = self.fence(tree).await {
             return self.not_told(why);
         }
@@ -309,6 +314,7 @@ impl<P: Proxies> Watcher<P> {
         let misses = self.misses;
         self.shared.board.note(&self.proxy, |fact| {
             (fact.reached, fact.misses) = (reached, misses);
+            fact.missed_since = (!reached).then(|| fact.missed_since.unwrap_or_else(Instant::now));
             if let Err(error) = &reply {
                 fact.trouble = Some(error.to_string());
             }
@@ -328,6 +334,7 @@ impl<P: Proxies> Watcher<P> {
         if self.held.as_ref().is_some_and(|held| held.epoch() != has) {
             // Somebody else has told it something, or it has forgotten everything.
             (self.held, self.confirmed) = (None, None);
+            self.shared.board.note(&self.proxy, |fact| fact.held = None);
         }
         let Shared { view, me, timing, .. } = &*self.shared;
         // In this order: the tree is at least as new as what the freshness was measured of.

@@ -7,6 +7,8 @@ mod servers;
 
 use std::time::Duration;
 
+use anyhow::Context;
+use capstan_redis::Address;
 use capstan_redis::spec::ClusterSpec;
 use capstan_testkit::eventually;
 use tokio::time::Instant;
@@ -45,18 +47,22 @@ async fn a_killed_host_is_replaced_in_time_and_its_replicas_have_its_data() {
     pool.end().await;
 }
 
-/// Every replica has received what its primary has.
+/// Every replica has received what its primary has sent until now.
 async fn replicas_have_everything(pool: &Pool) {
     let nodes = pool.nodes().await;
     for replica in nodes.iter().filter(|node| !node.is_primary()) {
-        let synced = async || {
-            let size = async |node| pool.node(node).await.and_then(|mut wire| wire.say("DBSIZE"));
-            let (own, its) = (size(&replica.address).await, size(replica.replica_of.as_ref().unwrap()).await);
-            match (own, its) {
-                (Ok(own), Ok(its)) if own == its => Ok(()),
-                other => Err(format!("{other:?}")),
-            }
+        let primary = replica.replica_of.as_ref().unwrap();
+        let sent = offset(pool, primary, "master_repl_offset:").await.unwrap();
+        let synced = async || match offset(pool, &replica.address, "slave_repl_offset:").await {
+            Ok(has) if has >= sent => Ok(()),
+            other => Err(format!("{other:?} of {sent}")),
         };
         eventually("a replica has everything", SOON, synced).await;
     }
+}
+
+async fn offset(pool: &Pool, node: &Address, line: &str) -> anyhow::Result<u64> {
+    let info = pool.node(node).await?.say("INFO replication")?;
+    let text = info.lines().find_map(|said| said.strip_prefix(line));
+    Ok(text.context("it does not say")?.trim().parse()?)
 }
