@@ -18,11 +18,12 @@ const PAGE: usize = 5_000;
 /// How often reading begins anew because history was compacted in between.
 const ATTEMPTS: usize = 8;
 
-/// A value, and what it was decoded to the first time somebody asked.
+/// A value, and what it and its key were decoded to the first time somebody asked.
 #[derive(Debug)]
 struct Entry {
     kv: Arc<KeyValue>,
     decoded: OnceLock<Box<dyn Any + Send + Sync>>,
+    parsed: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 type Decoded<K> = Result<Arc<Stored<<K as Key>::Record>>, BadValue>;
@@ -32,6 +33,17 @@ impl Entry {
         let decode = || Stored::decode::<K>(&self.kv).map(Arc::new);
         let kept = self.decoded.get_or_init(|| Box::new(decode()) as Box<dyn Any + Send + Sync>);
         kept.downcast_ref::<Decoded<K>>().cloned().unwrap_or_else(decode)
+    }
+
+    /// The key, if it is one of this type. A text is a key of one type only; others of its prefix ask in vain.
+    fn key<K: Key>(&self) -> Option<K> {
+        if let Some(kept) = self.parsed.get().and_then(|kept| kept.downcast_ref::<K>()) {
+            return Some(kept.clone());
+        }
+        let key = std::str::from_utf8(&self.kv.key).ok().and_then(K::parse)?;
+        // Somebody else may have been first, with the same.
+        let _ = self.parsed.set(Box::new(key.clone()));
+        Some(key)
     }
 }
 
@@ -55,7 +67,8 @@ impl Records {
         if kv.is_tombstone() {
             self.entries.remove(&kv.key);
         } else {
-            self.entries.insert(kv.key.clone(), Entry { kv, decoded: OnceLock::new() });
+            self.entries
+                .insert(kv.key.clone(), Entry { kv, decoded: OnceLock::new(), parsed: OnceLock::new() });
         }
     }
 
@@ -84,7 +97,7 @@ impl Source for Records {
     fn list<P: Prefix>(&self, prefix: &P) -> Listing<P::Key> {
         let mut listing = Listing::at(self.revision);
         for entry in self.span(&Prefix::range(prefix)) {
-            let Some(key) = std::str::from_utf8(&entry.kv.key).ok().and_then(P::Key::parse) else { continue };
+            let Some(key) = entry.key::<P::Key>() else { continue };
             match entry.record::<P::Key>() {
                 Ok(stored) => listing.entries.push((key, stored)),
                 Err(bad) => listing.bad.push(bad),

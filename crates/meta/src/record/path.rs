@@ -122,6 +122,11 @@ pub fn fill(pattern: &str, params: &[&dyn fmt::Display], out: &mut dyn fmt::Writ
 /// The texts that stand for a pattern's placeholders in a path, if the path has that shape.
 #[must_use]
 pub fn captures<'p>(pattern: &str, path: &'p str) -> Option<SmallVec<[&'p str; 4]>> {
+    // Prefixes hold keys of several shapes, which mostly differ in their last words: nothing more is looked at then.
+    let end = pattern.rsplit_once('}').map_or(pattern, |(_, literal)| literal);
+    if !path.ends_with(end) {
+        return None;
+    }
     let mut found = SmallVec::new();
     let (pattern, path) = match pattern.strip_prefix('{').and_then(|rest| rest.split_once('}')) {
         None => (pattern, path),
