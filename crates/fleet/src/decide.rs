@@ -14,7 +14,9 @@ mod slot;
 mod stop;
 pub mod why;
 
-use crate::drains::DrainWish;
+use capstan_control::keys::HostId;
+
+use crate::drains::{self, DrainWish};
 use crate::encoding::Moment;
 use crate::history::Outcome;
 use crate::keys::GroupName;
@@ -55,6 +57,8 @@ pub enum Move {
     Release(Released),
     /// Moves hosts in and out of their slots.
     Hosts(Vec<HostMove>),
+    /// Takes back drains of hosts that the request is not about.
+    TakeBack(Vec<HostId>),
 }
 
 /// A new request.
@@ -130,8 +134,17 @@ pub fn decide(world: &World) -> Decision {
     };
     match decision.next {
         Some(_) => decision,
-        None => Decision { wake_at: alarm.next(), ..decision },
+        None => take_back(world).unwrap_or(Decision { wake_at: alarm.next(), ..decision }),
     }
+}
+
+/// What is left to do when nothing else is: drains that nobody needs any more.
+fn take_back(world: &World) -> Option<Decision> {
+    let mut strays = drains::strays(world);
+    strays.truncate(HOSTS_PER_MOVE);
+    let names: Vec<&str> = strays.iter().map(HostId::as_str).collect();
+    let why = format!("drained, and not in the request, so given back: {}", names.join(" "));
+    (!strays.is_empty()).then(|| Decision::act(Move::TakeBack(strays), why))
 }
 
 /// Where every host of the request stands; nothing if there is none, or its release is not known.

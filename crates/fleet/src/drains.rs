@@ -1,7 +1,9 @@
 //! How does the fleet ask for a host to be emptied? Through the kernel's drain records, marked as its own.
 
+use std::collections::BTreeSet;
+
 use capstan_control::drain::{Ask, DrainPhase, DrainRecord, Intent, wish_to_drain, wish_to_return};
-use capstan_control::keys::DrainKey;
+use capstan_control::keys::{DrainKey, HostId};
 use capstan_meta::record::Key;
 use capstan_meta::{Compare, Put};
 
@@ -57,9 +59,36 @@ pub fn emptiness(world: &World, lrn: Lrn) -> Emptiness {
 #[must_use]
 pub fn is_ours(world: &World, lrn: Lrn) -> bool {
     let drain = world.host_id(lrn).and_then(|host| world.drains.get(host));
-    drain.is_some_and(|drain| {
-        drain.stored.record.asked_by == OWNER && drain.stored.record.intent == Intent::Drain
-    })
+    drain.is_some_and(|drain| asked_by_us(&drain.stored.record))
+}
+
+fn asked_by_us(drain: &DrainRecord) -> bool {
+    drain.asked_by == OWNER && drain.intent == Intent::Drain
+}
+
+/// Hosts that the fleet keeps drained although the request is not about them: they left meanwhile, or left and joined
+/// again, or a request was cleared away. Nobody else would ever take these drains back, and a replica that is missing
+/// for ever keeps its peers from being drained.
+#[must_use]
+pub fn strays(world: &World) -> Vec<HostId> {
+    let ours = world.drains.iter().filter(|(_, drain)| asked_by_us(&drain.stored.record));
+    let ours: Vec<&HostId> = ours.map(|(host, _)| host).collect();
+    if ours.is_empty() {
+        return Vec::new();
+    }
+    let members = world.request.iter().flat_map(|seen| &seen.record.servers);
+    let members: BTreeSet<&HostId> = members.filter_map(|lrn| world.host_id(*lrn)).collect();
+    ours.into_iter().filter(|host| !members.contains(host)).cloned().collect()
+}
+
+/// The guard and the write with which a drain is taken back; nothing if it is not the fleet's.
+#[must_use]
+pub fn take_back(world: &World, host: &HostId) -> Option<(Compare, Put)> {
+    let seen = &*world.drains.get(host).filter(|drain| asked_by_us(&drain.stored.record))?.stored;
+    let record =
+        wish_to_return(Some(&seen.record), &ask(world, "the request is not about this host")).ok()?;
+    let key = DrainKey { host: host.clone() };
+    Some((key.unchanged(seen), key.replace(seen, &record)))
 }
 
 /// The guard and the write with which a wish is recorded; nothing if it is recorded already, or there is nobody to ask.
@@ -67,12 +96,7 @@ pub fn is_ours(world: &World, lrn: Lrn) -> bool {
 pub fn wish(world: &World, lrn: Lrn, wish: DrainWish, reason: &str) -> Option<(Compare, Put)> {
     let host = world.host_id(lrn)?;
     let seen = world.drains.get(host).map(|drain| &*drain.stored);
-    let ask = Ask {
-        asked_by: OWNER.to_owned(),
-        reason: reason.to_owned(),
-        asked_at: world.now.as_epoch().as_secs(),
-        services: Vec::new(),
-    };
+    let ask = ask(world, reason);
     let up = world.hosts_up.get(host).map(|up| &up.record);
     let record = match wish {
         DrainWish::Ask => wish_to_drain(host, up, seen.map(|seen| &seen.record), &ask).ok()?.ok()?,
@@ -83,6 +107,15 @@ pub fn wish(world: &World, lrn: Lrn, wish: DrainWish, reason: &str) -> Option<(C
     };
     let key = DrainKey { host: host.clone() };
     Some((key.as_seen(seen), put(&key, seen, &record)))
+}
+
+fn ask(world: &World, reason: &str) -> Ask {
+    Ask {
+        asked_by: OWNER.to_owned(),
+        reason: reason.to_owned(),
+        asked_at: world.now.as_epoch().as_secs(),
+        services: Vec::new(),
+    }
 }
 
 fn put(

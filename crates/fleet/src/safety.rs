@@ -162,6 +162,14 @@ impl Safety {
         }
     }
 
+    /// A host left: who joins under its number is another one.
+    pub fn forget(&mut self, lrn: Lrn) {
+        self.begun.retain(|(of, _), _| *of != lrn);
+        self.once.values_mut().for_each(|did| {
+            did.remove(&lrn);
+        });
+    }
+
     fn once(&mut self, begun: Begun, hosts: &BTreeMap<Lrn, Truth>) -> Result<(), Violation> {
         let did = self.once.entry((begun.generation, begun.step)).or_default();
         let other = did

@@ -74,7 +74,7 @@ pub enum Sabotage {
     DeafToStop,
     /// The updater does not know any limit.
     IgnoresLimits,
-    /// Workers forget what they have done when they restart.
+    /// Workers forget what they have done when they restart, report and journal.
     ForgetsItsStep,
 }
 
@@ -95,6 +95,8 @@ pub struct Scenario {
     pub seed: u64,
     /// A planted bug.
     pub sabotage: Sabotage,
+    /// From then on nothing goes wrong any more, and operators put right what went wrong, in simulated time.
+    pub quiet_after: Span,
     /// When the simulation is given up, in simulated time.
     pub give_up_after: Span,
 }
@@ -130,7 +132,35 @@ impl Scenario {
             services: seed.is_multiple_of(2),
             seed,
             sabotage: Sabotage::None,
+            quiet_after: Span::secs(900),
             give_up_after: Span::secs(6 * 3_600),
+        }
+    }
+
+    /// A handful of hosts for a few minutes in which even more goes wrong: thousands of them are a matter of seconds.
+    #[must_use]
+    pub fn tiny(seed: u64) -> Scenario {
+        let small = Scenario::small(seed);
+        let more = |per_hour: f64| per_hour * 4.0;
+        Scenario {
+            hosts: 3 + u32::try_from(seed % 3).unwrap_or(0),
+            faults: Faults {
+                crashes_per_hour: more(small.faults.crashes_per_hour),
+                partitions_per_hour: more(small.faults.partitions_per_hour),
+                failovers_per_hour: more(small.faults.failovers_per_hour),
+                churn_per_hour: more(small.faults.churn_per_hour),
+                orders_per_hour: more(small.faults.orders_per_hour),
+                bad_permille: 200,
+                ..small.faults
+            },
+            policy: Policy {
+                bake: Span::secs(5),
+                min_healthy: Span::secs(1),
+                auto_rollback: !seed.is_multiple_of(3),
+                ..small.policy
+            },
+            quiet_after: Span::secs(180),
+            ..small
         }
     }
 
@@ -160,6 +190,8 @@ pub struct Report {
     pub commits: u64,
     /// Requests that there were.
     pub requests: u64,
+    /// What the updater did next or waited for when it was over, and where every host stood.
+    pub at_the_end: String,
     /// Names this history among all others.
     pub fingerprint: u64,
     /// What happened, by kind: a run in which nothing happened shows nothing.

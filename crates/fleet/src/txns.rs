@@ -30,6 +30,10 @@ pub fn txn(tree: &Tree, world: &World, next: &Move) -> Txn {
             on_request(tree, world).when(key.as_seen(seen)).then(key.put(released))
         }
         Move::Hosts(moves) => hosts(tree, world, moves),
+        Move::TakeBack(strays) => strays
+            .iter()
+            .filter_map(|host| drains::take_back(world, host))
+            .fold(on_request(tree, world), |txn, (guard, put)| txn.when(guard).then(put)),
     }
 }
 
@@ -141,8 +145,7 @@ fn change_slot(world: &World, host: &HostMove, slots: &mut BTreeMap<GroupName, S
     let generation = host.desired.generation;
     let record = || {
         let mut record = world.slots.get(&host.group).map(|seen| seen.record.clone()).unwrap_or_default();
-        // What earlier requests held is nobody's any more.
-        record.holders.retain(|_, holder| holder.generation.is_none_or(|held| held == generation));
+        record.holders.retain(|name, holder| world.still_holds(name, holder));
         record
     };
     match host.slot {

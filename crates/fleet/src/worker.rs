@@ -3,7 +3,8 @@
 //!
 //! A worker looks at four keys and no others: the request, the released step, what is wanted of its own host, and once,
 //! when it starts, its own status. It never looks at its peers: the updater does that for all. At most one effect that
-//! takes time is under way; whoever is asked to stop meanwhile says so when it has.
+//! takes time is under way; whoever is asked to stop meanwhile says so when it has. Nothing is begun without a lease: a
+//! host that is cut off may be gone on without, and what it was last told may be somebody else's by now.
 
 mod joined;
 mod machine;
@@ -57,6 +58,10 @@ pub enum Event {
     RolledBack(Result<(), Fault>),
     /// What was under way crashed: a defect of this program, told like a failure of the host.
     Crashed(String),
+    /// Others can see that this worker is up.
+    LeaseHeld,
+    /// Others may believe that this worker is gone, and have somebody else do its work.
+    LeaseLost,
     /// A report was written; `false`: the request is not the one that it was about.
     Reported {
         /// Whether it was written.

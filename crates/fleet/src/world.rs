@@ -17,7 +17,7 @@ use crate::keys::{GroupName, Tree};
 use crate::lrn::{Lrn, Lrns};
 use crate::plan::{Labels, Policies, RolloutPlan};
 use crate::spec::{Orders, ReleaseRecord, Target};
-use crate::status::{Desired, HostInfo, HostLease, HostStatus, Released, Request, Slots};
+use crate::status::{Desired, Holder, HostInfo, HostLease, HostStatus, Released, Request, Slots};
 
 /// What the document says where it says it, and what the program that it describes does where it does not.
 pub const DEFAULT_WORKER_TIMEOUT: Duration = Duration::from_secs(3_600);
@@ -181,6 +181,7 @@ impl World {
         let request = reader.get(&tree.current());
         let generation = request.as_ref().map_or(0, |seen| seen.record.generation);
         let histories = reader.list(&tree.histories());
+        let hosts_up = by(reader.list(&Hosts {}), |key| key.host);
         let recorded = histories.iter().map(|(key, _)| key.generation).max().unwrap_or(0);
         let last_success = histories
             .iter()
@@ -208,8 +209,8 @@ impl World {
             last_success,
             target: reader.get(&tree.target()),
             releases: by(reader.list(&tree.releases()), |key| key.version.as_str().to_owned()),
-            drains: reader.drains(),
-            hosts_up: by(reader.list(&Hosts {}), |key| key.host),
+            drains: reader.drains(&hosts_up),
+            hosts_up,
             settings: reader.settings(tree),
             waiting_notices: reader.list(&tree.outbox()).len(),
             problems: reader.problems,
@@ -221,6 +222,17 @@ impl World {
     #[must_use]
     pub fn labels(&self) -> Labels {
         self.infos.iter().map(|(lrn, seen)| (*lrn, seen.record.labels.clone())).collect()
+    }
+
+    /// Whether who is named in the slots of a group still holds one. A slot of an earlier request is nobody's, because
+    /// what it was for is over, and neither is that of a host that left.
+    #[must_use]
+    pub fn still_holds(&self, name: &str, holder: &Holder) -> bool {
+        let current = self.request.as_ref().map(|seen| seen.record.generation);
+        match holder.generation {
+            None => true,
+            held => held == current && name.parse().is_ok_and(|lrn: Lrn| self.registry.contains(&lrn)),
+        }
     }
 
     /// What a host is called in the kernel.
@@ -254,12 +266,11 @@ impl<S: Source> Reader<'_, S> {
         listing.entries
     }
 
-    fn drains(&mut self) -> BTreeMap<HostId, KnownDrain> {
+    fn drains(&mut self, hosts: &BTreeMap<HostId, Seen<HostRecord>>) -> BTreeMap<HostId, KnownDrain> {
         let drains = self.list(&Drains {});
         if drains.is_empty() {
             return BTreeMap::new();
         }
-        let hosts = by(self.list(&Hosts {}), |key| key.host);
         let mut answers: BTreeMap<HostId, Vec<(ServiceName, Seen<DrainAnswer>)>> = BTreeMap::new();
         for (key, seen) in self.list(&Answers {}) {
             answers.entry(key.host).or_default().push((key.service, seen));

@@ -59,11 +59,10 @@ impl Fleet {
         });
         let policy = world.policies.get(&group).cloned().unwrap_or_default();
         let slots = policy.slots(hosts.count());
-        let generation = world.request.as_ref().map(|seen| seen.record.generation);
         let taken = std::sync::Mutex::new(None);
         self.change(&self.tree.slots(group), "the slots", |record| {
             let mut next: Slots = record.cloned().unwrap_or_default();
-            next.holders.retain(|_, held| held.generation.is_none() || held.generation == generation);
+            next.holders.retain(|name, held| world.still_holds(name, held));
             let free = next.holders.len() < slots;
             let mut answer = taken.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if next.holders.contains_key(&holder) {

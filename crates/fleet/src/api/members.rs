@@ -84,7 +84,9 @@ impl Fleet {
             .when(key.present())
             .then(key.delete())
             .then(self.tree.installed_on(lrn).delete_all())
-            .then(self.tree.host_keys(lrn).delete_all());
+            .then(self.tree.host_keys(lrn).delete_all())
+            // Another machine may join under this number: it has not done what this one did.
+            .then(self.tree.host_status(lrn).delete());
         if !self.store.commit(txn).await?.succeeded {
             return Err(FleetError::UnknownHost(lrn));
         }

@@ -266,7 +266,7 @@ fn waves(world: &World) -> Vec<WaveProgress> {
                     _ if rollout.is_in_slot(*lrn) => progress.active += 1,
                     Some(Standing::Finished) => progress.finished += 1,
                     Some(Standing::Failed(_)) => progress.failed += 1,
-                    Some(Standing::Absent | Standing::Skipped) => progress.without += 1,
+                    Some(Standing::Left | Standing::Absent | Standing::Skipped) => progress.without += 1,
                     Some(Standing::At(2..)) if together => progress.active += 1,
                     Some(Standing::At(_) | Standing::Silent) | None => {}
                 }

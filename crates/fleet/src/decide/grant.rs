@@ -109,10 +109,7 @@ pub(super) struct Room {
 impl Room {
     pub(super) fn of(world: &World, rollout: &Rollout<'_>, group: &GroupPlan, policy: &Policy) -> Room {
         let held = world.slots.get(&group.group).map(|seen| &seen.record.holders);
-        // A slot of an earlier request is nobody's: what it was for is over.
-        let holders = held.into_iter().flatten().filter(|(_, holder)| {
-            holder.generation.is_none_or(|generation| generation == rollout.request.generation)
-        });
+        let holders = held.into_iter().flatten().filter(|(name, holder)| world.still_holds(name, holder));
         let mut room = Room {
             holders: holders.map(|(name, _)| name.clone()).collect(),
             slots: policy.slots(group.len()),
@@ -167,7 +164,10 @@ fn is_out(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
     let standing = match rollout.standings.get(&lrn) {
         Some(Standing::Absent) => true,
         Some(Standing::Failed(_)) => !went_back,
-        Some(Standing::Skipped | Standing::Silent | Standing::At(_) | Standing::Finished) | None => false,
+        Some(
+            Standing::Left | Standing::Skipped | Standing::Silent | Standing::At(_) | Standing::Finished,
+        )
+        | None => false,
     };
     let drained = match emptiness(world, lrn) {
         Emptiness::Nothing | Emptiness::Unasked => false,
@@ -269,7 +269,8 @@ fn is_ready(rollout: &Rollout<'_>, lrn: Lrn, segment: Segment) -> bool {
     let at = match rollout.standings.get(&lrn) {
         Some(Standing::At(step)) => *step,
         Some(
-            Standing::Skipped
+            Standing::Left
+            | Standing::Skipped
             | Standing::Failed(_)
             | Standing::Absent
             | Standing::Silent

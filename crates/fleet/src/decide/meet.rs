@@ -35,12 +35,13 @@ pub(super) fn once(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm
     if done {
         return waiting(rollout, step, |lrn| !rollout.has_done(lrn, step), "go on behind");
     }
-    // What it has done counts even if it is gone by now.
-    let has_done =
-        rollout.report(host).is_some_and(|report| !report.error && (report.finished || report.step > step));
-    if has_done {
-        let released = Released { done: true, ..released(world, rollout, step, Some(host)) };
-        return Decision::act(Move::Release(released), format!("host {host} has done step {step} for all"));
+    // What somebody has done counts, even if it was believed to be gone before it could say so, or is gone by now.
+    let has_done = |lrn: &Lrn| {
+        rollout.report(*lrn).is_some_and(|report| !report.error && (report.finished || report.step > step))
+    };
+    if let Some(did) = rollout.standings.keys().copied().find(has_done) {
+        let released = Released { done: true, ..released(world, rollout, step, Some(did)) };
+        return Decision::act(Move::Release(released), format!("host {did} has done step {step} for all"));
     }
     let gone = !rollout.awaited().any(|(_, lrn)| lrn == host);
     match first_awaited(rollout).filter(|_| gone) {

@@ -13,6 +13,8 @@ use crate::world::World;
 /// Where a host stands in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
+    /// It is in the request and not in the fleet any more: nobody waits for it.
+    Left,
     /// An operator goes on without it.
     Skipped,
     /// It failed, and this is what it said.
@@ -102,6 +104,9 @@ impl<'w> Rollout<'w> {
     }
 
     fn standing(&self, world: &World, lrn: Lrn, grace_over: bool) -> Standing {
+        if !world.registry.contains(&lrn) {
+            return Standing::Left;
+        }
         if self.orders.skip.contains_key(&lrn) {
             return Standing::Skipped;
         }
@@ -164,11 +169,11 @@ impl<'w> Rollout<'w> {
     }
 
     /// Whether the others wait for this host. They do not for who is skipped, failed within the budget (beyond it the
-    /// request is stopped) or absent within the budget.
+    /// request is stopped) or absent within the budget, or for who left.
     #[must_use]
     pub fn is_awaited(&self, group: &GroupName, lrn: Lrn) -> bool {
         match self.standings.get(&lrn) {
-            Some(Standing::Skipped | Standing::Failed(_)) | None => false,
+            Some(Standing::Left | Standing::Skipped | Standing::Failed(_)) | None => false,
             Some(Standing::Absent) => self.awaited_absent.contains(group),
             Some(Standing::Silent | Standing::At(_) | Standing::Finished) => true,
         }
@@ -185,7 +190,7 @@ impl<'w> Rollout<'w> {
     pub fn left_behind(&self) -> impl Iterator<Item = Lrn> + '_ {
         let left = self.standings.iter().filter(|(_, standing)| match standing {
             Standing::Skipped | Standing::Failed(_) | Standing::Absent => true,
-            Standing::Silent | Standing::At(_) | Standing::Finished => false,
+            Standing::Left | Standing::Silent | Standing::At(_) | Standing::Finished => false,
         });
         left.map(|(lrn, _)| *lrn)
     }
@@ -196,9 +201,14 @@ impl<'w> Rollout<'w> {
         match self.standings.get(&lrn) {
             Some(Standing::Finished) => true,
             Some(Standing::At(at)) => *at > step,
-            Some(Standing::Skipped | Standing::Failed(_) | Standing::Absent | Standing::Silent) | None => {
-                false
-            }
+            Some(
+                Standing::Left
+                | Standing::Skipped
+                | Standing::Failed(_)
+                | Standing::Absent
+                | Standing::Silent,
+            )
+            | None => false,
         }
     }
 
@@ -208,9 +218,14 @@ impl<'w> Rollout<'w> {
         match self.standings.get(&lrn) {
             Some(Standing::Finished) => true,
             Some(Standing::At(at)) => *at >= step,
-            Some(Standing::Skipped | Standing::Failed(_) | Standing::Absent | Standing::Silent) | None => {
-                false
-            }
+            Some(
+                Standing::Left
+                | Standing::Skipped
+                | Standing::Failed(_)
+                | Standing::Absent
+                | Standing::Silent,
+            )
+            | None => false,
         }
     }
 

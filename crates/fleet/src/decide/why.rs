@@ -69,6 +69,7 @@ fn state(rollout: &Rollout<'_>, lrn: Lrn) -> String {
         (Some(Phase::Rollback { to }), _) => format!("going back to {to}"),
         (Some(Phase::Return), _) => "returning".to_owned(),
         (Some(Phase::Settle), _) => "settling".to_owned(),
+        (_, Some(Standing::Left)) => "left".to_owned(),
         (_, Some(Standing::Skipped)) => "skipped".to_owned(),
         (_, Some(Standing::Failed(why))) => format!("failed: {why}"),
         (_, Some(Standing::Absent)) => "absent".to_owned(),
@@ -85,6 +86,7 @@ fn reasons(world: &World, rollout: &Rollout<'_>, lrn: Lrn, alarm: &Alarm) -> Vec
     }
     match rollout.standings.get(&lrn) {
         Some(Standing::Finished) => Vec::new(),
+        Some(Standing::Left) => vec!["it left the fleet after the request began".to_owned()],
         Some(Standing::Skipped) => {
             let order = rollout.orders.skip.get(&lrn);
             order.map(|order| format!("skipped by {}: {}", order.by, order.reason)).into_iter().collect()

@@ -35,6 +35,8 @@ pub(super) struct SimHost {
     pub(super) job: Option<Job>,
     pub(super) job_number: u64,
     pub(super) cancelled: bool,
+    /// The request that this life of it has last seen stopped.
+    pub(super) saw_stop: Option<u64>,
     /// Steps that were begun and steps that were done: (request, version, step).
     pub(super) begun: BTreeSet<(u64, String, u32)>,
     pub(super) done: BTreeSet<(u64, String, u32)>,
@@ -64,6 +66,7 @@ impl SimHost {
             job: None,
             job_number: 0,
             cancelled: false,
+            saw_stop: None,
             begun: BTreeSet::new(),
             done: BTreeSet::new(),
             release: release.to_owned(),
@@ -84,6 +87,7 @@ impl SimHost {
         self.job = None;
         self.notified = false;
         self.cancelled = false;
+        self.saw_stop = None;
     }
 
     /// Makes a release its own.

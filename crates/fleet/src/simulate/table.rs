@@ -93,6 +93,7 @@ fn scenario(options: &TableOptions, canary: u32, parallelism: u8, bad_permille: 
         services: false,
         seed: options.seed,
         sabotage: Sabotage::None,
+        quiet_after: Span::secs(900),
         give_up_after: Span::secs(7 * 86_400),
     }
 }

@@ -5,7 +5,7 @@ mod faults;
 
 use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ use crate::lrn::{Lrn, Lrns};
 use crate::release::Manifest;
 use crate::safety::{Safety, Truth, Violation, led};
 use crate::spec::{ReleaseRecord, Target};
-use crate::status::{HostInfo, HostLease, Phase};
+use crate::status::{HostInfo, HostLease, Phase, Request};
 use crate::txns::txn;
-use crate::world::{Source as _, World};
+use crate::world::{Seen, Source as _, World};
 
 /// When simulated worlds begin, in seconds since 1970.
 const EPOCH: u64 = 1_600_000_000;
@@ -38,8 +38,6 @@ const OLD: &str = "1.0.0";
 pub(super) const NEW: &str = "2.0.0";
 /// Milliseconds after which a host that is not heard of has no lease any more.
 const LEASE_MS: u64 = 10_000;
-/// From then on nothing goes wrong any more, and operators put right what went wrong.
-const QUIET_MS: u64 = 900_000;
 
 /// What happens.
 #[derive(Debug)]
@@ -58,6 +56,8 @@ pub(super) enum Event {
     Elect,
     /// A lease ends.
     Expire(LeaseId),
+    /// A host that is cut off knows by its own clock that its lease is about to end.
+    Doubt(Lrn),
     /// The next fault of this kind.
     Fault(faults::Fault),
     /// A host starts.
@@ -85,10 +85,12 @@ pub(super) struct SimWorld<'s> {
     pub(super) next_lease: i64,
     plan_due: Option<u64>,
     pub(super) safety: Safety,
+    members: (u64, Arc<Lrns>),
     /// What the judge knows about every host.
     pub(super) truths: BTreeMap<Lrn, Truth>,
     /// Who need not be waited for, as the decision saw it that released the present step.
     pub(super) excused: Lrns,
+    excused_for: (u64, u32),
     pub(super) deeds: BTreeMap<&'static str, u64>,
     decisions: u64,
     pub(super) commits: u64,
@@ -114,8 +116,10 @@ impl<'s> SimWorld<'s> {
             next_lease: 1,
             plan_due: None,
             safety: Safety::default(),
+            members: (0, Arc::default()),
             truths: BTreeMap::new(),
             excused: Lrns::new(),
+            excused_for: (0, 0),
             deeds: BTreeMap::new(),
             decisions: 0,
             commits: 0,
@@ -148,13 +152,15 @@ impl<'s> SimWorld<'s> {
         let target = Target { version: NEW.to_owned(), by: "simulation".to_owned(), ..Target::default() };
         self.store.set(&self.tree.target(), &target);
         self.after(0, Event::Elect);
-        self.after(QUIET_MS, Event::Tend);
+        self.after(self.quiet_ms(), Event::Tend);
         self.plant_faults();
     }
 
     /// A host joins and starts.
     pub(super) fn join(&mut self, lrn: Lrn) {
         let mut host = SimHost::new(lrn, OLD);
+        // What an earlier host of this number was doing ends in nothing.
+        host.boot = self.sequence;
         host.slowness = if self.chance(self.scenario.faults.slow_permille) { 10 } else { 1 };
         host.bad = self.chance(self.scenario.faults.bad_permille);
         let labels = BTreeMap::from([("zone".to_owned(), host.zone.to_owned())]);
@@ -179,7 +185,11 @@ impl<'s> SimWorld<'s> {
     }
 
     pub(super) fn is_quiet(&self) -> bool {
-        self.now >= QUIET_MS
+        self.now >= self.quiet_ms()
+    }
+
+    fn quiet_ms(&self) -> u64 {
+        u64::try_from(self.scenario.quiet_after.0.as_millis()).unwrap_or(u64::MAX)
     }
 
     pub(super) fn after(&mut self, wait: u64, event: Event) {
@@ -202,16 +212,21 @@ impl<'s> SimWorld<'s> {
         let end = u64::try_from(self.scenario.give_up_after.0.as_millis()).unwrap_or(u64::MAX);
         let mut events = 0;
         while let Some(Reverse((at, sequence))) = self.queue.pop() {
-            if at > end || (self.is_settled() && (self.is_quiet() || self.is_faultless())) {
+            if at > end {
                 break;
             }
             self.now = at;
             let Some(event) = self.events.remove(&sequence) else { continue };
             events += 1;
             (at, std::mem::discriminant(&event)).hash(&mut self.fingerprint);
+            // Only what the leader and the operators do brings a rollout to its end.
+            let may_end = matches!(event, Event::Decided { .. } | Event::Tend);
             self.happen(event);
             if let Some(violation) = self.broken.take() {
                 return Err(violation);
+            }
+            if may_end && (self.is_quiet() || self.is_faultless()) && self.is_settled() {
+                break;
             }
         }
         Ok(self.report(events))
@@ -229,19 +244,28 @@ impl<'s> SimWorld<'s> {
     /// Whether the last request is over and nothing more is to be done.
     fn is_settled(&self) -> bool {
         let Some(request) = self.request() else { return false };
-        let history = self.store.records.get(&self.tree.history(request.generation)).ok().flatten();
-        let ended = history.is_some_and(|seen| seen.record.outcome.is_some());
         let everybody = self.hosts.values().all(|host| host.release == NEW);
-        ended && (everybody || (request.stop && self.is_faultless()))
+        let history = self.store.records.get(&self.tree.history(request.record.generation)).ok().flatten();
+        let ended = history.is_some_and(|seen| seen.record.outcome.is_some());
+        ended && (everybody || (request.record.stop && self.is_faultless()))
     }
 
-    pub(super) fn request(&self) -> Option<crate::status::Request> {
-        self.store.records.get(&self.tree.current()).ok().flatten().map(|seen| seen.record.clone())
+    pub(super) fn request(&self) -> Option<Seen<Request>> {
+        self.store.records.get(&self.tree.current()).ok().flatten()
+    }
+
+    /// The members of the present request. With thousands of hosts making this set is what costs.
+    pub(super) fn members(&mut self) -> Arc<Lrns> {
+        let Some(request) = self.request() else { return Arc::default() };
+        if self.members.0 != request.record.generation {
+            self.members = (request.record.generation, Arc::new(request.record.members()));
+        }
+        self.members.1.clone()
     }
 
     fn report(&self, events: u64) -> Report {
-        let request = self.request().unwrap_or_default();
-        let history = self.store.records.get(&self.tree.history(request.generation)).ok().flatten();
+        let generation = self.request().map_or(0, |seen| seen.record.generation);
+        let history = self.store.records.get(&self.tree.history(generation)).ok().flatten();
         Report {
             outcome: history.and_then(|seen| seen.record.outcome),
             took: Span(std::time::Duration::from_millis(self.now)),
@@ -250,10 +274,22 @@ impl<'s> SimWorld<'s> {
             events,
             decisions: self.decisions,
             commits: self.commits,
-            requests: request.generation.saturating_sub(1),
+            requests: generation.saturating_sub(1),
+            at_the_end: self.at_the_end(),
             fingerprint: self.fingerprint.finish(),
             deeds: self.deeds.clone(),
         }
+    }
+
+    fn at_the_end(&self) -> String {
+        let known = World::read(&self.store.records, &self.tree, self.moment());
+        let hosts = self.hosts.values().map(|host| {
+            let wanted = known.desired.get(&host.lrn).map(|seen| (&seen.record.phase, seen.record.through));
+            let work = if host.has_work { "" } else { " drained" };
+            let why = crate::decide::why::why(&known, host.lrn);
+            format!("host {}{work}: {} {:?}, wanted {wanted:?}", host.lrn, why.state, why.reasons)
+        });
+        format!("{}; {}", decide(&known).why, hosts.collect::<Vec<_>>().join("; "))
     }
 
     fn happen(&mut self, event: Event) {
@@ -268,6 +304,7 @@ impl<'s> SimWorld<'s> {
                 let gone = self.store.expire(lease);
                 self.changed(&gone);
             }
+            Event::Doubt(lrn) => self.doubt(lrn),
             Event::Fault(fault) => self.strike(fault),
             Event::Boot(lrn) => self.boot(lrn),
             Event::Heal(lrn) => self.heal(lrn),
@@ -275,7 +312,11 @@ impl<'s> SimWorld<'s> {
         }
     }
 
+    /// Nobody is elected while the key of another leader is there, as in any store.
     fn elect(&mut self) {
+        if self.leader.is_some() {
+            return;
+        }
         self.next_lease += 1;
         let lease = LeaseId(self.next_lease);
         let prefix = self.tree.candidates();
@@ -284,22 +325,30 @@ impl<'s> SimWorld<'s> {
         let term = self.store.records.raw(&key.bytes()).map_or(Revision::ZERO, |kv| kv.create_revision);
         self.leader = Some((key, term));
         self.deed("election");
-        self.after(50, Event::Plan { term });
+        self.plan_due = None;
+        self.plan_in(50);
     }
 
     fn plan(&mut self, term: Revision) {
-        self.plan_due = None;
-        if self.leader.as_ref().is_none_or(|(_, leads)| *leads != term) {
+        let leads = self.leader.as_ref().is_some_and(|(_, leads)| *leads == term);
+        // One that was put forward is not made a second time at its old hour.
+        if !leads || self.plan_due != Some(self.now) {
             return;
         }
+        self.plan_due = None;
         let mut known = World::read(&self.store.records, &self.tree, self.moment());
-        let excused = excused(&known);
+        let honest = (self.scenario.sabotage != Sabotage::None).then(|| known.clone());
         self.sabotage(&mut known);
         let Decision { next, wake_at, .. } = decide(&known);
         self.decisions += 1;
         match next {
             Some(next) => {
                 self.note(&next);
+                let excused = match next {
+                    Move::Release(_) => excused(honest.as_ref().unwrap_or(&known)),
+                    Move::Start(_) | Move::Stop { .. } | Move::End { .. } => Lrns::new(),
+                    Move::Hosts(_) | Move::TakeBack(_) => Lrns::new(),
+                };
                 let mut made = txn(&self.tree, &known, &next);
                 if self.scenario.sabotage != Sabotage::UnguardedLeader
                     && let Some((key, term)) = &self.leader
@@ -353,6 +402,7 @@ impl<'s> SimWorld<'s> {
             Move::Stop { .. } => self.deed("stop"),
             Move::End { .. } => self.deed("end"),
             Move::Release(_) => self.deed("release"),
+            Move::TakeBack(_) => self.deed("take back"),
             Move::Hosts(moves) => {
                 for host in moves {
                     self.deed(match &host.desired.phase {
@@ -376,7 +426,7 @@ impl<'s> SimWorld<'s> {
             let leads = self.leader.as_ref().map_or(0, |(_, term)| term.0);
             self.judge(led(term.0, leads));
             if changed.contains(&released) {
-                self.excused = excused;
+                self.excuse(excused);
             }
             self.changed(&changed);
         } else {
@@ -385,10 +435,21 @@ impl<'s> SimWorld<'s> {
         self.plan_in(20);
     }
 
+    /// Who was away when a step was released is excused for the whole step: who does it later on is not to blame.
+    fn excuse(&mut self, away: Lrns) {
+        let released = self.store.records.get(&self.tree.released()).ok().flatten();
+        let step = released.map_or((0, 0), |seen| (seen.record.generation, seen.record.step));
+        if self.excused_for != step {
+            self.excused.clear();
+            self.excused_for = step;
+        }
+        self.excused.extend(away);
+    }
+
     /// The leader decides again soon; several reasons are one.
     pub(super) fn plan_in(&mut self, wait: u64) {
         let due = self.now + wait;
-        if self.plan_due.is_some_and(|planned| planned <= due && planned >= self.now) {
+        if self.plan_due.is_some_and(|planned| planned <= due) {
             return;
         }
         if let Some((_, term)) = self.leader {
@@ -399,7 +460,7 @@ impl<'s> SimWorld<'s> {
 
     /// Whoever watches one of these keys looks, soon.
     pub(super) fn changed(&mut self, keys: &[Bytes]) {
-        let shared: BTreeSet<Bytes> = [self.tree.current().bytes(), self.tree.released().bytes()].into();
+        let shared = [self.tree.current().bytes(), self.tree.released().bytes()];
         let everybody = keys.iter().any(|key| shared.contains(key));
         let prefix = self.tree.desireds().path();
         let reports = self.tree.host_statuses().path();
@@ -451,6 +512,7 @@ impl<'s> SimWorld<'s> {
             changed.push(self.store.set_leased(&HostKey { host }, &record, lease));
         }
         self.changed(&changed);
+        self.tell(lrn, crate::worker::Event::LeaseHeld);
         self.after(1_000, Event::Service(lrn));
     }
 }
@@ -471,7 +533,7 @@ fn excused(known: &World) -> Lrns {
     use crate::decide::Standing;
     let standings = crate::decide::standings(known).unwrap_or_default();
     let away = standings.into_iter().filter(|(_, standing)| {
-        matches!(standing, Standing::Absent | Standing::Failed(_) | Standing::Skipped)
+        matches!(standing, Standing::Left | Standing::Absent | Standing::Failed(_) | Standing::Skipped)
     });
     away.map(|(lrn, _)| lrn).collect()
 }

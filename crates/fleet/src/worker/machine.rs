@@ -54,14 +54,16 @@ pub struct Worker {
     /// What this host last wrote, to go on from after a restart or a stop.
     own: Option<HostStatus>,
     inputs: Inputs,
+    /// Whether others can see that it is up.
+    leased: bool,
     state: State,
 }
 
 impl Worker {
-    /// A worker that has just started and found this status of its own.
+    /// A worker that has just started and found this status of its own. It has no lease yet.
     #[must_use]
     pub fn new(lrn: Lrn, own: Option<HostStatus>) -> Worker {
-        Worker { lrn, own, inputs: Inputs::default(), state: State::Idle }
+        Worker { lrn, own, inputs: Inputs::default(), leased: false, state: State::Idle }
     }
 
     /// Where it is.
@@ -90,6 +92,14 @@ impl Worker {
             Event::Finished(finished) => self.finished(state, finished, &mut effects),
             Event::RolledBack(rolled_back) => self.rolled_back(state, rolled_back, &mut effects),
             Event::Crashed(why) => self.crashed(state, why, &mut effects),
+            Event::LeaseHeld => {
+                self.leased = true;
+                state
+            }
+            Event::LeaseLost => {
+                self.leased = false;
+                state
+            }
             Event::Reported { written } => self.reported(state, written),
         };
         self.state = self.look(state, &mut effects);
@@ -202,6 +212,7 @@ impl Worker {
         let Some(kind) = task.manifest.step(step).map(|step| step.kind) else { return State::Done(task) };
         match task.joined.permit(&self.inputs, self.lrn, kind, step.get()) {
             Permit::Wait => State::Waiting(task, step),
+            Permit::Run | Permit::RollBack(_) if !self.leased => State::Waiting(task, step),
             Permit::Run => {
                 effects.push(Effect::Run(Box::new(task.joined.work(&task.manifest, step))));
                 State::Running(task, step)

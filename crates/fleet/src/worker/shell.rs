@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use capstan_meta::backoff::Backoff;
 use capstan_meta::record::{Key, RecordError};
-use capstan_meta::session::{Session, SessionOptions};
+use capstan_meta::session::{Session, SessionOptions, SessionState};
 use capstan_meta::view::{Ranges, Snapshot, View, ViewOptions};
 use capstan_meta::{Compare, MetaError, Store, Txn};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -108,7 +109,15 @@ pub async fn run(
     session.declare(&tree.host_lease(lrn), &options.lease);
     let view = Arc::new(View::open(store.clone(), ranges(tree, lrn), options.view).await?);
     let own = store.read(&tree.host_status(lrn)).await?.map(|seen| seen.record);
-    let hands = Hands { store: store.clone(), tree: tree.clone(), lrn, runner, view, seed: options.seed };
+    let hands = Hands {
+        store: store.clone(),
+        tree: tree.clone(),
+        lrn,
+        runner,
+        view,
+        session: Some(session.clone()),
+        seed: options.seed,
+    };
     hands.work(own, stop).await;
     session.close().await?;
     Ok(())
@@ -127,6 +136,8 @@ pub struct Hands {
     pub runner: Arc<dyn Runner>,
     /// Where orders are seen; it covers [`ranges`].
     pub view: Arc<View>,
+    /// What says whether others can see that this worker is up; without one, somebody else keeps its lease.
+    pub session: Option<Session>,
     /// Where the jitter of pauses comes from.
     pub seed: u64,
 }
@@ -138,9 +149,12 @@ impl Hands {
         let mut changes = self.view.changes();
         let mut jobs = JoinSet::new();
         let mut cancel = stop.child_token();
+        let mut lease = self.session.as_ref().map(Session::state);
         let mut event = Event::Seen(inputs(&changes.mark_seen(), &self.tree, self.lrn));
         loop {
-            for effect in worker.step(event) {
+            let mut effects = worker.step(self.lease());
+            effects.extend(worker.step(event));
+            for effect in effects {
                 match effect {
                     Effect::Cancel => cancel.cancel(),
                     Effect::Report(report) => self.begin(&mut jobs, &mut cancel, stop, Job::Report(report)),
@@ -168,12 +182,21 @@ impl Hands {
                     Some(delta) => Event::Seen(inputs(&delta.after, &self.tree, self.lrn)),
                     None => break,
                 },
+                () = renewed(&mut lease) => self.lease(),
             };
         }
         cancel.cancel();
         let ended = async { while jobs.join_next().await.is_some() {} };
         if timeout(END_WITHIN, ended).await.is_err() {
             tracing::warn!(lrn = %self.lrn, "a step did not stop in time");
+        }
+    }
+
+    /// Whether others can see that this worker is up, by the clock of this host.
+    fn lease(&self) -> Event {
+        match &self.session {
+            Some(session) if session.lease().is_none() => Event::LeaseLost,
+            Some(_) | None => Event::LeaseHeld,
         }
     }
 
@@ -283,6 +306,14 @@ impl Hands {
                 }
             }
         }
+    }
+}
+
+/// Returns when something is new about the lease; never if somebody else keeps it.
+async fn renewed(lease: &mut Option<watch::Receiver<SessionState>>) {
+    let Some(state) = lease else { return std::future::pending().await };
+    if state.changed().await.is_err() {
+        std::future::pending().await
     }
 }
 

@@ -93,8 +93,13 @@ impl Rig {
 
     /// Starts the worker of a host on the disk that it has.
     pub(crate) fn start_worker(&mut self, lrn: Lrn) {
+        self.start_worker_on(lrn, self.store.clone());
+    }
+
+    /// The same on a way of its own to the store.
+    pub(crate) fn start_worker_on(&mut self, lrn: Lrn, store: Store) {
         let host = self.hosts.entry(lrn).or_default().clone();
-        let (store, tree) = (self.store.clone(), self.tree.clone());
+        let tree = self.tree.clone();
         let stop = CancellationToken::new();
         let token = stop.clone();
         let options = WorkerOptions { session: brisk(), view: brisk_view(), ..WorkerOptions::of(lrn) };

@@ -1,4 +1,51 @@
 //! The scenarios of the document's own tests, and those that no test there covers, with real workers and updaters.
+//!
+//! | scenario | test |
+//! |---|---|
+//! | **worker (15)** | |
+//! | update-neco | `update_neco_the_worker_replaces_itself_first` |
+//! | update-neco-fail | `update_neco_fail_is_told_and_does_not_wait_for_the_timeout` |
+//! | no-member | `conformance::k24_a_worker_that_is_not_listed_ignores_it` |
+//! | previous-abort, previous-abort-clear | `previous_abort_stays_until_it_is_cleared` |
+//! | previous-completed | `worker::previous_completed_is_not_done_again_after_a_restart` |
+//! | update-successful, -then-new-request | `update_successful_then_new_request_and_a_foreign_host_is_ignored` |
+//! | cancel-request | `cancel_request_cuts_a_step_at_once_and_reports_no_error` |
+//! | unexpected-request | `unexpected_request_aborts_the_host` |
+//! | unexpected-version | `worker::unexpected_version_of_a_peer_counts_as_no_report` |
+//! | unexpected-step | `worker::unexpected_step_a_peer_jumps_ahead_and_everything_stops` |
+//! | aborted | `worker::aborted_a_peer_fails_and_everything_stops` |
+//! | unexpected-completion | `worker::unexpected_completion_a_peer_is_through_before_it_began` |
+//! | fail-at-step2 | `worker::fail_at_step2_leaves_the_report_aborted_and_the_other_at_its_step` |
+//! | compaction | `trouble::compaction_behind_the_request_does_not_stop_a_worker` |
+//! | **decisions (9)** | one test each in `decisions`, named after them |
+//! | **first updater (7)** | |
+//! | NoMembers | `updater::no_members_nothing_is_asked_for_until_somebody_joins` |
+//! | InitialUpdate | `updater::initial_update_asks_three_hosts_and_ends_green` |
+//! | UpdateFailure | `updater::update_failure_ends_red` |
+//! | UpdateTimeout | `updater::update_timeout_ends_red` |
+//! | ContinueUpdate | `continue_update_two_of_three_were_done_before_the_updater_started` |
+//! | StopAndRetry | `updater::stop_and_retry_a_stopped_request_stays_until_it_is_cleared` |
+//! | NewMembers | `new_members_bring_a_new_request` |
+//! | **storage** | |
+//! | container tag, package version | `conformance::k11` to `k14` |
+//! | request: not found, round trip, no leader | `storage::request`, `conformance::k04`, `k16` |
+//! | status, its JSON | `conformance::k27`, `k28` |
+//! | clear: not found, not stopped, success | `storage::clear`, `conformance::k22`, `k33` |
+//! | done once for all | `rollout::all_kinds_of_steps_go_together`, and the simulation |
+//! | snapshot: empty, full | `storage::snapshot_is_empty_and_then_full` |
+//! | configuration, vault | `conformance::k34` to `k50` |
+//! | **in no test there** | |
+//! | leader killed mid-update | `trouble::leader_killed_mid_update_and_the_next_one_goes_on` |
+//! | partition | `trouble::partition_a_host_that_is_cut_off_catches_up` |
+//! | crash between any two sub-steps | `trouble::crash_in_every_step_resumes_and_repeats_nothing`, `machine::a_restart_between_any_two_effects_changes_nothing`, `install::crash` |
+//! | stop during a step | `cancel_request_...`, `install::steps::a_stop_interrupts_a_command_at_once_with_all_its_children` |
+//! | recover racing a slow worker | `recover_racing_a_slow_worker_does_not_spoil_the_next_attempt` |
+//! | two updaters | `trouble::two_updaters_take_turns_and_nothing_is_done_twice` |
+//! | more than ten hosts | `rollout::a_release_of_barrier_steps_reaches_every_host`, `conformance::k14` |
+
+mod trouble;
+mod updater;
+mod worker;
 
 use std::time::Duration;
 

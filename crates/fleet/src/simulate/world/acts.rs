@@ -46,7 +46,8 @@ impl SimWorld<'_> {
     pub(super) fn boot(&mut self, lrn: Lrn) {
         let own = self.store.records.get(&self.tree.host_status(lrn)).ok().flatten();
         let own = own.map(|seen| seen.record.clone());
-        let own = own.filter(|_| self.scenario.sabotage != Sabotage::ForgetsItsStep);
+        let forgets = self.scenario.sabotage == Sabotage::ForgetsItsStep;
+        let own = own.filter(|_| !forgets);
         let Some(host) = self.hosts.get_mut(&lrn) else { return };
         if host.up {
             return;
@@ -54,6 +55,10 @@ impl SimWorld<'_> {
         host.up = true;
         host.boot += 1;
         host.worker = Some(worker::Worker::new(lrn, own));
+        if forgets {
+            host.begun.clear();
+            host.done.clear();
+        }
         if host.linked {
             self.register(lrn);
             self.wake(lrn);
@@ -70,12 +75,20 @@ impl SimWorld<'_> {
     }
 
     pub(super) fn look(&mut self, lrn: Lrn) {
-        let inputs = self.inputs(lrn);
         let Some(host) = self.hosts.get_mut(&lrn) else { return };
         host.notified = false;
-        if host.up && host.linked {
-            self.tell(lrn, worker::Event::Seen(Box::new(inputs)));
+        if host.up {
+            self.see(lrn);
         }
+    }
+
+    /// A worker is told what the store says, if it reaches it. What it was told the judge remembers.
+    fn see(&mut self, lrn: Lrn) {
+        let stopped = self.request().filter(|seen| seen.record.stop).map(|seen| seen.record.generation);
+        let Some(host) = self.hosts.get_mut(&lrn).filter(|host| host.linked) else { return };
+        host.saw_stop = stopped;
+        let inputs = self.inputs(lrn);
+        self.tell(lrn, worker::Event::Seen(Box::new(inputs)));
     }
 
     fn inputs(&self, lrn: Lrn) -> Inputs {
@@ -104,8 +117,15 @@ impl SimWorld<'_> {
         }
     }
 
+    pub(super) fn doubt(&mut self, lrn: Lrn) {
+        let cut_off = self.hosts.get(&lrn).is_some_and(|host| !host.linked);
+        if cut_off {
+            self.tell(lrn, worker::Event::LeaseLost);
+        }
+    }
+
     /// Tells a worker something and begins what it wants.
-    fn tell(&mut self, lrn: Lrn, event: worker::Event) {
+    pub(super) fn tell(&mut self, lrn: Lrn, event: worker::Event) {
         let Some(worker) = self.hosts.get_mut(&lrn).and_then(|host| host.worker.as_mut()) else { return };
         for effect in worker.step(event) {
             match effect {
@@ -141,12 +161,9 @@ impl SimWorld<'_> {
                 && seen.record.phase == Phase::Run
                 && seen.record.through >= step
         });
-        // What the store says and this host has been told: it may be behind, but not for long.
-        let told = self.request();
-        let saw_stop = self.scenario.sabotage == Sabotage::DeafToStop
-            && told.as_ref().is_some_and(|request| request.stop && request.generation == generation);
+        let saw_stop = self.hosts.get(&lrn).is_some_and(|host| host.saw_stop == Some(generation));
         let resumed = self.hosts.get(&lrn).is_some_and(|host| host.begun.contains(&run));
-        let members = told.map(|request| request.members()).unwrap_or_default();
+        let members = self.members();
         let done = self.hosts.get(&lrn).is_some_and(|host| host.done.contains(&run));
         if !done {
             let begun = Begun { lrn, generation, step, kind, resumed, saw_stop, alone };
@@ -230,17 +247,9 @@ impl SimWorld<'_> {
             }
             Job::Report(report) => return self.report_arrives(lrn, report),
         };
-        self.see_first(lrn);
+        // A worker looks before it hears what has ended, as its shell does.
+        self.see(lrn);
         self.tell(lrn, event);
-    }
-
-    /// A worker looks before it hears what has ended, as its shell does.
-    fn see_first(&mut self, lrn: Lrn) {
-        let linked = self.hosts.get(&lrn).is_some_and(|host| host.linked);
-        if linked {
-            let inputs = self.inputs(lrn);
-            self.tell(lrn, worker::Event::Seen(Box::new(inputs)));
-        }
     }
 
     fn manifest_of(&self, lrn: Lrn) -> Arc<Manifest> {
@@ -280,7 +289,7 @@ impl SimWorld<'_> {
             if self.scenario.sabotage == Sabotage::UnguardedReports {
                 txn = Txn { compares: Vec::new(), ..txn };
             }
-            let current = self.request().map(|request| request.generation);
+            let current = self.request().map(|seen| seen.record.generation);
             let Some(changed) = self.store.commit(&txn) else {
                 written = false;
                 break;
@@ -299,7 +308,7 @@ impl SimWorld<'_> {
             }
             self.changed(&changed);
         }
-        self.see_first(lrn);
+        self.see(lrn);
         self.tell(lrn, worker::Event::Reported { written });
     }
 

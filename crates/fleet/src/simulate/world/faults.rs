@@ -13,6 +13,9 @@ use capstan_meta::record::{Key, Prefix};
 /// How often operators look after everything once nothing goes wrong any more.
 const TEND_MS: u64 = 120_000;
 
+/// How much earlier than the store a host believes that its lease is over.
+const MARGIN_MS: u64 = 500;
+
 /// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulate) enum Fault {
@@ -92,6 +95,7 @@ impl SimWorld<'_> {
         let lease = host.lease;
         self.deed("partition");
         if lasts > LEASE_MS {
+            self.after(LEASE_MS - MARGIN_MS, Event::Doubt(lrn));
             self.after(LEASE_MS, Event::Expire(lease));
         }
         self.after(lasts, Event::Heal(lrn));
@@ -124,10 +128,12 @@ impl SimWorld<'_> {
     fn leave(&mut self, lrn: Lrn) {
         let Some(host) = self.hosts.remove(&lrn) else { return };
         self.truths.remove(&lrn);
+        self.safety.forget(lrn);
         let txn = Txn::new()
             .then(self.tree.boot_server(lrn).delete())
             .then(self.tree.installed_on(lrn).delete_all())
-            .then(self.tree.host_keys(lrn).delete_all());
+            .then(self.tree.host_keys(lrn).delete_all())
+            .then(self.tree.host_status(lrn).delete());
         let changed = self.store.commit(&txn).unwrap_or_default();
         self.after(LEASE_MS, Event::Expire(host.lease));
         self.changed(&changed);
@@ -135,7 +141,7 @@ impl SimWorld<'_> {
 
     fn orders(&mut self, change: impl FnOnce(&mut Orders)) {
         let Some(request) = self.request() else { return };
-        let key = self.tree.orders(request.generation);
+        let key = self.tree.orders(request.record.generation);
         let mut orders =
             self.store.records.get(&key).ok().flatten().map(|seen| seen.record.clone()).unwrap_or_default();
         change(&mut orders);
