@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use capstan_control::ControlError;
 use capstan_fleet::FleetError;
 use capstan_meta::{MetaError, Remedy};
+use capstan_redis::broker::BrokerError;
 use serde_json::json;
 
 /// An error as a client of the JSON API sees it.
@@ -75,6 +76,34 @@ impl From<FleetError> for ApiError {
             | FleetError::Elsewhere(_)
             | FleetError::BadValue(_)
             | FleetError::Store(_) => ApiError::of(error.remedy(), message),
+        }
+    }
+}
+
+impl From<BrokerError> for ApiError {
+    fn from(error: BrokerError) -> ApiError {
+        let message = error.to_string();
+        match &error {
+            BrokerError::NoCluster(_)
+            | BrokerError::NoHost(_)
+            | BrokerError::NoNode { .. }
+            | BrokerError::NoMove { .. } => ApiError::not_found(message),
+            BrokerError::ClusterExists(_)
+            | BrokerError::StillDeleting(_)
+            | BrokerError::StillCreating(_)
+            | BrokerError::Moving(_)
+            | BrokerError::HostDiffers(_)
+            | BrokerError::HostInUse { .. }
+            | BrokerError::NodeElsewhere { .. }
+            | BrokerError::NodeNotFree { .. }
+            | BrokerError::NodeHasSlots { .. }
+            | BrokerError::WrongRole { .. }
+            | BrokerError::TooFewNodes { .. }
+            | BrokerError::NotMovable { .. } => ApiError { status: StatusCode::CONFLICT, message },
+            BrokerError::Invalid(_)
+            | BrokerError::Contended { .. }
+            | BrokerError::BadValue(_)
+            | BrokerError::Store(_) => ApiError::of(error.remedy(), message),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The HTTP side of a Capstan process: health, metrics, the JSON API and the start page.
 //!
-//! A router is made from a [`State`] and served by the binary, which decides where. This crate knows hosts, drains and the fleet;
-//! it may not know how the process was configured or which roles it runs, except for what the state tells it.
+//! A router is made from a [`State`] and served by the binary, which decides where. This crate knows hosts, drains, the fleet and
+//! Redis; it may not know how the process was configured or which roles it runs, except for what the state tells it.
 //!
 //! Read first: [`State`] (what is served), [`Health`] (when the process is ready), [`Metrics`] (what is counted).
 
@@ -10,18 +10,21 @@ mod fleet;
 mod health;
 mod hosts;
 mod metrics;
+mod openapi;
 mod page;
+mod redis;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, State as Extract};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router, middleware};
 use capstan_control::tasks::Supervisor;
 use capstan_fleet::Tree;
 use capstan_meta::{MetaError, Store, StoreStatus};
+use capstan_redis::coordinator::Wire;
 use serde_json::json;
 
 pub use error::ApiError;
@@ -38,6 +41,8 @@ pub struct State {
     pub store: Store,
     /// The keys of the fleet in it.
     pub fleet: Tree,
+    /// A way to ask Redis proxies about their nodes, where this process has the right to.
+    pub proxies: Option<Arc<Wire>>,
     /// Which parts of the process are ready.
     pub health: Health,
     /// What is counted.
@@ -83,7 +88,9 @@ pub fn router(state: State) -> Router {
         .route("/api/v1/hosts", get(hosts::list))
         .route("/api/v1/hosts/{id}", get(hosts::show))
         .route("/api/v1/hosts/{id}/drain", put(hosts::drain).delete(hosts::undrain))
+        .route("/api/v1/openapi.json", get(openapi::serve))
         .merge(fleet_routes())
+        .merge(redis_routes())
         .fallback(not_found)
         .route_layer(counted)
         .with_state(state)
@@ -107,6 +114,24 @@ fn fleet_routes() -> Router<State> {
         .route("/api/v1/fleet/stop", post(fleet::stop))
         .route("/api/v1/fleet/recover", post(fleet::recover))
         .merge(locks)
+}
+
+fn redis_routes() -> Router<State> {
+    Router::new()
+        .route("/redis", get(redis::page::show))
+        .route("/api/v1/redis/hosts", get(redis::hosts))
+        .route("/api/v1/redis/hosts/{proxy}", put(redis::add_host).delete(redis::remove_host))
+        .route("/api/v1/redis/clusters", get(redis::clusters).post(redis::create))
+        .route("/api/v1/redis/clusters/{name}", get(redis::show).delete(redis::delete))
+        .route("/api/v1/redis/clusters/{name}/scale", post(redis::scale))
+        .route("/api/v1/redis/clusters/{name}/rebalance", post(redis::rebalance))
+        .route("/api/v1/redis/clusters/{name}/connect", get(redis::connect))
+        .route("/api/v1/redis/clusters/{name}/moves", post(redis::begin_move))
+        .route("/api/v1/redis/clusters/{name}/moves/{id}", delete(redis::cancel))
+        .route("/api/v1/redis/clusters/{name}/failover", post(redis::failover))
+        .route("/api/v1/redis/moves", get(redis::moves))
+        .route("/api/v1/redis/check", get(redis::check))
+        .route("/api/v1/redis/fix", post(redis::fix))
 }
 
 async fn version(Extract(state): Extract<State>) -> Response {

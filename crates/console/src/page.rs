@@ -39,7 +39,7 @@ fn document(state: &State, reasons: &[String], hosts: Option<&HostList>) -> Stri
         "<!doctype html><html lang=en><head><meta charset=utf-8><title>Capstan - {host}</title>\
          <meta name=viewport content='width=device-width, initial-scale=1'><style>{STYLE}</style></head><body>\
          <header><h1>Capstan</h1><span>{host}, version {version}</span></header><main>{health}{hosts}{endpoints}</main>\
-         <footer>More: <a href=/fleet>updates of the fleet</a>. The same for programs: <a href=/api/v1/hosts>/api/v1/hosts</a>, <a href=/readyz>/readyz</a>, \
+         <footer>More: <a href=/redis>redis</a>, <a href=/fleet>updates of the fleet</a>. The same for programs: <a href=/api/v1/hosts>/api/v1/hosts</a>, <a href=/readyz>/readyz</a>, \
          <a href=/metrics>/metrics</a>, <a href=/version>/version</a></footer></body></html>\n",
         host = escape(host),
         version = escape(&about.version),

@@ -26,23 +26,41 @@ use crate::status::Place;
 /// it was emptied.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What the passwords of nodes are made from; all hosts of an installation share it.
+/// What the passwords of nodes are, or are made from; all hosts of an installation share it.
 #[derive(Clone)]
-pub struct NodeSecret(Arc<str>);
+pub struct NodeSecret(Secret);
+
+#[derive(Clone)]
+enum Secret {
+    /// Each cluster has a password of its own, made from this.
+    MadeFrom(Arc<str>),
+    /// Whoever runs the nodes has chosen it, or has chosen none.
+    Given(Option<Arc<str>>),
+}
 
 impl NodeSecret {
-    /// A secret of this text.
+    /// Passwords that are made from this text, for nodes that we run.
     #[must_use]
     pub fn new(text: &str) -> NodeSecret {
-        NodeSecret(text.into())
+        NodeSecret(Secret::MadeFrom(text.into()))
+    }
+
+    /// The password of nodes that somebody else runs.
+    #[must_use]
+    pub fn given(password: Option<&str>) -> NodeSecret {
+        NodeSecret(Secret::Given(password.map(Into::into)))
     }
 
     /// The password of a cluster's nodes: the same for all of them, since replicas follow primaries on other hosts, and
     /// another one in every life of the name.
-    fn password(&self, owner: Option<&(ClusterName, Incarnation)>) -> String {
+    fn password(&self, owner: Option<&(ClusterName, Incarnation)>) -> Option<String> {
+        let text = match &self.0 {
+            Secret::MadeFrom(text) => text,
+            Secret::Given(password) => return password.as_deref().map(str::to_owned),
+        };
         let owner = owner.map_or_else(String::new, |(name, incarnation)| format!("{name}/{incarnation}"));
-        let digest = Sha256::new().chain_update(&*self.0).chain_update([0]).chain_update(owner).finalize();
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        let digest = Sha256::new().chain_update(&**text).chain_update([0]).chain_update(owner).finalize();
+        Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 }
 
@@ -71,11 +89,7 @@ pub fn wanted(tree: &Tree, me: &Identity) -> Vec<Wanted> {
 
 fn one_wanted(me: &Identity, wish: NodeWish) -> Wanted {
     let owner = wish.owner.map(|(name, incarnation)| (name, Incarnation(incarnation)));
-    let password = match me.nodes {
-        Kind::Supervised => Some(me.secret.password(owner.as_ref())),
-        // Whoever runs it has chosen it.
-        Kind::External => None,
-    };
+    let password = me.secret.password(owner.as_ref());
     Wanted {
         node: wish.node,
         kind: me.nodes,
@@ -164,5 +178,7 @@ mod tests {
         assert_ne!(of(1), of(2));
         assert_ne!(of(1), secret.password(None));
         assert_ne!(of(1), NodeSecret::new("t").password(Some(&(name.clone(), Incarnation(1)))));
+        assert_eq!(NodeSecret::given(Some("p")).password(None).as_deref(), Some("p"));
+        assert_eq!(NodeSecret::given(None).password(Some(&(name, Incarnation(1)))), None);
     }
 }

@@ -45,6 +45,7 @@ pub(super) async fn open(config: &Config, host: Option<&str>, context: &Context)
     let state = State {
         store: store.clone(),
         fleet: config.fleet.tree.clone(),
+        proxies: daemon::proxies(&config.redis, None)?,
         health: process.health.clone(),
         metrics: Metrics::new(VERSION),
         tasks: process.supervisor.clone(),

@@ -106,6 +106,7 @@ async fn start(process: &mut Process, opened: Opened, config: &Config) -> Result
     let state = State {
         store: store.clone(),
         fleet: config.fleet.tree.clone(),
+        proxies: daemon::proxies(&config.redis, Some(&std::path::absolute(&config.meta.dir)?))?,
         health: process.health.clone(),
         metrics: Metrics::with_watchers(VERSION, move || watched.watchers()),
         tasks: process.supervisor.clone(),

@@ -214,7 +214,27 @@ pub(crate) const KEYS: &[Key] = &[
         "redis.allow_insecure",
         Kind::Flag,
         "false",
-        "Allow `redis.listen` on an address that other machines reach, although there is no TLS.",
+        "Allow `redis.listen` on an address that other machines reach, although coordinators and proxies speak plainly \
+         there, and clients too unless `redis.tls_only` is set.",
+    ),
+    key(
+        "redis.tls_cert",
+        Kind::Path,
+        "",
+        "Certificate chain (PEM) with which the proxy answers clients that speak TLS.",
+    ),
+    key("redis.tls_key", Kind::Path, "", "Key (PEM) of `redis.tls_cert`."),
+    key(
+        "redis.tls_client_ca",
+        Kind::Path,
+        "",
+        "Clients that speak TLS must show a certificate that this authority (PEM) has signed.",
+    ),
+    key(
+        "redis.tls_only",
+        Kind::Flag,
+        "false",
+        "Refuse clients that do not speak TLS. Coordinators and other proxies, who log in as `admin`, still may.",
     ),
     key(
         "redis.nodes",
@@ -239,6 +259,19 @@ pub(crate) const KEYS: &[Key] = &[
         Kind::Path,
         "",
         "The server program of the nodes. Unset: redis-server, else valkey-server, from the PATH.",
+    ),
+    key(
+        "redis.external_nodes",
+        Kind::List,
+        "",
+        "Redis servers that somebody else runs, as `host:port`: `capstan host` offers them to clusters instead of \
+         starting processes of its own. Their data is removed before a cluster gets them. Each belongs to one host.",
+    ),
+    key(
+        "redis.external_password",
+        Kind::Secret,
+        "",
+        "The password of `redis.external_nodes`, if they have one.",
     ),
     key(
         "redis.workers",

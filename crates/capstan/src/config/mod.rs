@@ -76,7 +76,7 @@ pub(crate) struct Tls {
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Files for TLS on `meta.listen`.
+/// Files for TLS on `meta.listen`, or for clients on `redis.listen`.
 #[derive(Clone, Debug)]
 pub(crate) struct ServeTls {
     pub(crate) cert: PathBuf,

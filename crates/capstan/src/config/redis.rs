@@ -4,13 +4,19 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{HostRole, Reader};
+use capstan_redis::Address;
+
+use super::{HostRole, Reader, ServeTls, Value};
 
 /// Section `redis`.
 #[derive(Clone)]
 pub(crate) struct Redis {
     pub(crate) listen: SocketAddr,
+    pub(crate) tls: Option<ServeTls>,
+    pub(crate) tls_only: bool,
     pub(crate) nodes: u16,
+    /// Servers that somebody else runs, if the host runs none itself.
+    pub(crate) external: Option<External>,
     pub(crate) first_node_port: u16,
     pub(crate) dir: PathBuf,
     pub(crate) server: Option<PathBuf>,
@@ -18,6 +24,13 @@ pub(crate) struct Redis {
     pub(crate) secret: Option<String>,
     pub(crate) ping_every: Duration,
     pub(crate) lease: Duration,
+}
+
+/// Redis servers that are only registered.
+#[derive(Clone)]
+pub(crate) struct External {
+    pub(crate) nodes: Vec<Address>,
+    pub(crate) password: Option<String>,
 }
 
 impl std::fmt::Debug for Redis {
@@ -30,6 +43,12 @@ impl Reader<'_> {
     pub(super) fn redis(&mut self, meta_dir: &Path, roles: &[HostRole]) -> Option<Redis> {
         let listen = self.address("redis.listen")?;
         self.closed(listen, "redis.listen", "redis.allow_insecure", "");
+        let tls = self.redis_tls();
+        let tls_only = self.value("redis.tls_only") == Some(Value::Flag(true));
+        if tls_only && tls.is_none() {
+            self.problem("redis.tls_only", "needs `redis.tls_cert` and `redis.tls_key`");
+        }
+        let external = self.external_nodes();
         let (nodes, workers) = (self.count("redis.nodes"), self.count("redis.workers"));
         if !(1..=60).contains(&nodes) {
             self.problem("redis.nodes", "must be between 1 and 60");
@@ -54,6 +73,9 @@ impl Reader<'_> {
         }
         Some(Redis {
             listen,
+            tls,
+            tls_only,
+            external,
             nodes: u16::try_from(nodes).ok()?,
             first_node_port: u16::try_from(first).ok()?,
             dir: if dir.is_empty() { meta_dir.join("redis") } else { PathBuf::from(dir) },
@@ -63,5 +85,32 @@ impl Reader<'_> {
             ping_every,
             lease,
         })
+    }
+
+    fn redis_tls(&mut self) -> Option<ServeTls> {
+        let identity = self.identity("redis.tls_cert", "redis.tls_key");
+        let client_ca = self.existing("redis.tls_client_ca");
+        if identity.is_none() && client_ca.is_some() {
+            self.problem("redis.tls_client_ca", "needs `redis.tls_cert` and `redis.tls_key`");
+        }
+        identity.map(|(cert, key)| ServeTls { cert, key, client_ca })
+    }
+
+    fn external_nodes(&mut self) -> Option<External> {
+        let mut nodes: Vec<Address> = Vec::new();
+        for text in self.list("redis.external_nodes") {
+            match text.parse::<Address>() {
+                Ok(node) if nodes.contains(&node) => {
+                    self.problem("redis.external_nodes", &format!("{node} is named twice"));
+                }
+                Ok(node) => nodes.push(node),
+                Err(error) => self.problem("redis.external_nodes", &error.to_string()),
+            }
+        }
+        let password = self.text("redis.external_password");
+        if nodes.is_empty() && !password.is_empty() {
+            self.problem("redis.external_password", "needs `redis.external_nodes`");
+        }
+        (!nodes.is_empty()).then(|| External { nodes, password: (!password.is_empty()).then_some(password) })
     }
 }

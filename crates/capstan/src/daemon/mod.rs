@@ -21,7 +21,7 @@ pub(crate) use listen::bind;
 pub(crate) use local::{LocalHost, SAMPLE_DIR, local_hosts, start_local_fleet, start_local_hosts};
 pub(crate) use process::Process;
 pub(crate) use redis::{
-    DEMO, RedisHost, RedisShared, start_coordinator, start_local_redis, start_redis_host,
+    DEMO, RedisHost, RedisShared, client_tls, proxies, start_coordinator, start_local_redis, start_redis_host,
 };
 pub(crate) use serve::{open, start_http, start_wire};
 use signal::Signals;

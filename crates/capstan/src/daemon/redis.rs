@@ -12,7 +12,7 @@ use capstan_meta::view::{View, ViewOptions};
 use capstan_redis::agent::{Agent, AgentConfig, Kind, find_server};
 use capstan_redis::broker::{self, PROXY_ADDRESS, Tree};
 use capstan_redis::coordinator::{Coordinator, SERVICE, Timing, Wire};
-use capstan_redis::data::proxy::{self, Limits, Proxy};
+use capstan_redis::data::proxy::{self, ClientTls, Limits, PlainClients, Proxy};
 use capstan_redis::host::{self, Identity, NodeSecret};
 use capstan_redis::spec::{ClusterSpec, Serving};
 use capstan_redis::{Address, ClusterName};
@@ -20,7 +20,8 @@ use capstan_redis::{Address, ClusterName};
 use super::local::LocalHost;
 use super::process::{LISTENER, LOOP, Process};
 use super::redis_ports::Ports;
-use crate::config::{self, Config, HostRole};
+use crate::config::{self, Config, HostRole, ServeTls};
+use crate::connect::read;
 
 /// The file in a data directory with the secret of a single machine's installation.
 const SECRET_FILE: &str = "redis-secret";
@@ -70,6 +71,25 @@ pub(crate) fn secret_of(dir: &Path) -> Result<String> {
     }
 }
 
+/// A way to ask proxies about their nodes, with the secret of the settings or of a data directory.
+pub(crate) fn proxies(settings: &config::Redis, data: Option<&Path>) -> Result<Option<Arc<Wire>>> {
+    let secret = match (&settings.secret, data) {
+        (Some(secret), _) => Some(secret.clone()),
+        (None, Some(data)) => Some(secret_of(data)?),
+        (None, None) => None,
+    };
+    Ok(secret.map(|secret| Arc::new(Wire::new(Some(secret), Timing::default().reply_within))))
+}
+
+/// How this host's clients may speak TLS, as the settings say.
+pub(crate) fn client_tls(files: Option<&ServeTls>, tls_only: bool) -> Result<Option<ClientTls>> {
+    let Some(files) = files else { return Ok(None) };
+    let plain = if tls_only { PlainClients::Refused } else { PlainClients::Served };
+    let authority = files.client_ca.as_deref().map(read).transpose()?;
+    let tls = ClientTls::from_pem(&read(&files.cert)?, &read(&files.key)?, authority.as_deref(), plain);
+    tls.map(Some).context("cannot use the certificate, the key or the authority for TLS with clients")
+}
+
 /// Starts the proxy and the nodes of a host, and offers them to clusters. Says where clients connect to.
 pub(crate) fn start_redis_host(process: &Process, shared: &RedisShared, host: RedisHost) -> Result<Address> {
     let agent = AgentConfig { dir: host.dir.join("nodes"), server: shared.settings.server.clone() };
@@ -79,7 +99,7 @@ pub(crate) fn start_redis_host(process: &Process, shared: &RedisShared, host: Re
         announce: None,
         workers: shared.settings.workers,
         limits: Limits::default(),
-        tls: None,
+        tls: client_tls(shared.settings.tls.as_ref(), shared.settings.tls_only)?,
         admin_password: Some(shared.secret.clone()),
         state_dir: Some(host.dir.join("proxy")),
         require_lease: true,
@@ -88,9 +108,12 @@ pub(crate) fn start_redis_host(process: &Process, shared: &RedisShared, host: Re
     let address: Address = proxy.address().to_string().parse()?;
     tracing::info!(proxy = %address, nodes = host.nodes.len(), "serving redis");
     stop_in_order(process, &address, proxy);
-    let me =
-        Identity { proxy: address.clone(), nodes: Kind::Supervised, secret: NodeSecret::new(&shared.secret) };
-    keep_nodes(process, shared, agent, me, host.nodes);
+    let (kind, secret, nodes) = match &shared.settings.external {
+        None => (Kind::Supervised, NodeSecret::new(&shared.secret), host.nodes),
+        Some(given) => (Kind::External, NodeSecret::given(given.password.as_deref()), given.nodes.clone()),
+    };
+    let me = Identity { proxy: address.clone(), nodes: kind, secret };
+    keep_nodes(process, shared, agent, me, nodes);
     Ok(address)
 }
 
@@ -150,7 +173,9 @@ pub(crate) fn start_local_redis(
         return Ok(());
     }
     let secret = config.redis.secret.clone().map_or_else(|| secret_of(&data), Ok)?;
-    let shared = RedisShared { store: store.clone(), secret, settings: config.redis.clone() };
+    // Local hosts run their own nodes: several hosts cannot offer the same servers.
+    let settings = config::Redis { external: None, ..config.redis.clone() };
+    let shared = RedisShared { store: store.clone(), secret, settings };
     let ports = Ports::of(&config.redis, &data, hosts.len())?;
     for (at, host) in hosts.iter_mut().enumerate() {
         let place = RedisHost { dir: host.dir.join("redis"), ..ports.host(at, &config.redis)? };

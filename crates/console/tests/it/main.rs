@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
 
 mod fleet;
+mod openapi;
+mod redis;
 
 use std::sync::Arc;
 
@@ -22,6 +24,7 @@ fn state() -> (State, Embedded) {
     let state = State {
         store: Store::new(store.clone()),
         fleet: Tree::default(),
+        proxies: None,
         health: Health::default(),
         metrics: Metrics::new("1.2.3"),
         tasks: Supervisor::default(),

@@ -137,10 +137,19 @@ impl Node {
             Verdict::Lost => return Err(NodeError::Lost),
             Verdict::Sound => {}
         }
-        if wanted.kind == Kind::Supervised {
-            self.tell(&mut talk, wanted, seen).await?;
-            self.take_role(&mut talk, wanted, role, seen).await?;
-            self.home.bound_log(MAX_LOG).map_err(io_error("cannot rotate the log"))?;
+        match wanted.kind {
+            Kind::Supervised => {
+                self.tell(&mut talk, wanted, seen).await?;
+                self.take_role(&mut talk, wanted, role, seen).await?;
+                self.home.bound_log(MAX_LOG).map_err(io_error("cannot rotate the log"))?;
+            }
+            // Its settings are not ours, but whom it follows is, and it needs the password for that.
+            Kind::External => {
+                if let (RoleStep::Follow, Some(password)) = (role_step(role, seen), &wanted.password) {
+                    talk.ask(&["CONFIG", "SET", "masterauth", password]).await?;
+                }
+                self.take_role(&mut talk, wanted, role, seen).await?;
+            }
         }
         self.remember(wanted, seen)
     }

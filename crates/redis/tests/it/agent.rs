@@ -9,7 +9,7 @@ use capstan_redis::Address;
 use capstan_redis::agent::{
     Agent, AgentConfig, Health, Incarnation, Kind, NodeReport, NodeState, Persistence, Role, Wanted,
 };
-use capstan_testkit::{Port, TempDir, eventually};
+use capstan_testkit::{Port, RedisServer, TempDir, eventually};
 use redis::aio::MultiplexedConnection;
 
 const PASSWORD: &str = "open sesame";
@@ -296,4 +296,42 @@ async fn an_empty_primary_never_wipes_its_replica() {
     host.until("the replica leads", &replica.node, |it| it.replica_of.is_none() && it.keys == 1).await;
     host.until("the old primary follows", &primary.node, |it| it.linked && it.keys == 1).await;
     Arc::into_inner(host).unwrap().stop().await;
+}
+
+#[tokio::test]
+async fn a_server_of_somebody_else_is_emptied_used_and_left_alone() {
+    let homes = Homes::new();
+    let host = Host::start(&homes);
+    let options = || RedisServer::options().set("requirepass", PASSWORD);
+    let (server, second) = (options().start().await.unwrap(), options().start().await.unwrap());
+    let of = |server: &RedisServer, owner: Option<(&str, u64)>| Wanted {
+        node: server.address().to_string().parse().unwrap(),
+        kind: Kind::External,
+        owner: owner.map(|(name, incarnation)| (name.parse().unwrap(), Incarnation(incarnation))),
+        max_memory: None,
+        persistence: Persistence::None,
+        password: Some(PASSWORD.to_owned()),
+    };
+    let (free, owned) = (of(&server, None), of(&server, Some(("c", 1))));
+    set(&free.node, "of somebody else").await;
+    host.agent.want(vec![free.clone()]);
+    host.ready(&free).await;
+    assert_eq!(keys(&free.node).await, 1, "what is only registered is not touched");
+    host.agent.want(vec![owned.clone()]);
+    host.ready(&owned).await;
+    assert_eq!(keys(&owned.node).await, 0, "a cluster gets it empty");
+    set(&owned.node, "k").await;
+    has_keys(&host, &owned.node, 1).await;
+
+    let follower = of(&second, Some(("c", 1)));
+    host.agent.want(vec![owned.clone(), follower.clone()]);
+    host.ready(&follower).await;
+    let roles =
+        [(owned.node.clone(), Role::Primary), (follower.node.clone(), Role::ReplicaOf(owned.node.clone()))];
+    host.agent.set_roles(Epoch(1), roles);
+    host.until("it follows", &follower.node, |report| report.linked && report.keys == 1).await;
+
+    let process = pid(&owned.node).await;
+    host.stop().await;
+    assert_eq!(pid(&owned.node).await, process, "who did not start it does not stop it");
 }

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use capstan_redis::Address;
-use capstan_redis::agent::Nodes;
+use capstan_redis::agent::{NodeAuth, Nodes};
 use capstan_redis::data::proxy::{Config, Limits, Proxy};
 
+use crate::config::ServeTls;
 use crate::context::Context;
-use crate::daemon::Process;
+use crate::daemon::{Process, client_tls};
 use crate::exit::Exit;
 use crate::logging;
 
@@ -30,6 +31,21 @@ pub(crate) struct ProxyArgs {
     /// Keep what NMCTL said in this directory, so that a restart knows it
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    /// Answer clients that speak TLS with this certificate chain (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key (PEM) of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Clients that speak TLS must show a certificate of this authority (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+    /// Refuse clients that do not speak TLS; whoever logs in as `admin` still may
+    #[arg(long, requires = "tls_cert")]
+    tls_only: bool,
+    /// The password of the nodes, if they have one
+    #[arg(long, value_name = "PASSWORD", env = "CAPSTAN_REDIS_NODE_PASSWORD", hide_env_values = true)]
+    node_password: Option<String>,
     /// Most clients at once
     #[arg(long, value_name = "N", default_value_t = Limits::default().clients)]
     max_clients: usize,
@@ -40,18 +56,21 @@ pub(crate) async fn run(args: ProxyArgs, context: &mut Context) -> Result<Exit> 
     logging::begin(&context.layers()?)?;
     let process = Process::new(config.host.stop_deadline)?;
     let open = args.admin_password.is_none();
+    let files = args.tls_cert.zip(args.tls_key);
+    let files = files.map(|(cert, key)| ServeTls { cert, key, client_ca: args.tls_client_ca });
+    let auth = args.node_password.map(|password| NodeAuth { password: password.into() });
     let proxy = Proxy::start(
         Config {
             listen: args.listen,
             announce: args.announce,
             workers: args.workers,
             limits: Limits { clients: args.max_clients, ..Limits::default() },
-            tls: None,
+            tls: client_tls(files.as_ref(), args.tls_only)?,
             admin_password: args.admin_password,
             state_dir: args.state_dir,
             require_lease: false,
         },
-        Nodes::external(None),
+        Nodes::external(auth),
         &process.supervisor,
     )?;
     process

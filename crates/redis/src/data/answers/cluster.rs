@@ -6,6 +6,7 @@ use bytes::BufMut;
 
 use super::{Answer, Context};
 use crate::address::Address;
+use crate::data::command::printed;
 use crate::data::resp::{Request, Writer, decimal};
 use crate::data::state::{Shard, Topology, shard_id};
 use crate::slots::{SLOTS, Slot};
@@ -201,8 +202,7 @@ fn write_replicas<B: BufMut>(
 }
 
 fn unknown_node<B: BufMut>(request: Request<'_>, out: &mut Writer<'_, B>) {
-    let id = String::from_utf8_lossy(request.argument(2));
-    out.error(&format!("ERR Unknown node {id}"));
+    out.error([b"ERR Unknown node ", printed(request.argument(2))].concat());
 }
 
 /// The proxy with that id.

@@ -1,16 +1,14 @@
-//! `CONFIG GET`: the settings of a proxy that have a name in Redis, with the values that are true here.
+//! `CONFIG GET`: the settings of a proxy that have a name in Redis, with the values that are true here. The others are
+//! those of the nodes.
 
 use bytes::BufMut;
 
 use super::{Context, Facts, glob};
 use crate::data::resp::{Request, Writer};
 
+/// The proxy's own answer, for want of a node's.
 pub(super) fn write_config<B: BufMut>(request: Request<'_>, context: &Context<'_>, out: &mut Writer<'_, B>) {
-    let wanted = |name: &str| request.from(2).any(|pattern| glob::matches(pattern, name.as_bytes(), true));
-    let cluster = if context.is_single() { "no" } else { "yes" };
-    let mut settings = settings(context.facts);
-    settings.push(("cluster-enabled", cluster.to_owned()));
-    settings.retain(|(name, _)| wanted(name));
+    let settings = own_settings(request, context);
     out.map(settings.len());
     for (name, value) in settings {
         out.bulk(name);
@@ -18,23 +16,38 @@ pub(super) fn write_config<B: BufMut>(request: Request<'_>, context: &Context<'_
     }
 }
 
-/// What nodes persist and evict is a matter of the cluster and not of a connection: a proxy has no files of its own to
-/// save, and no memory to bound.
+/// The proxy's own settings that `CONFIG GET` asks for. A name that is no pattern is spelt as the client spells it.
+#[must_use]
+pub fn own_settings(request: Request<'_>, context: &Context<'_>) -> Vec<(String, String)> {
+    let cluster = if context.is_single() { "no" } else { "yes" };
+    let mut all = settings(context.facts);
+    all.push(("cluster-enabled", cluster.to_owned()));
+    let mut found: Vec<(String, String)> = Vec::new();
+    for pattern in request.from(2) {
+        let is_pattern = pattern.iter().any(|byte| b"*?[".contains(byte));
+        for (name, value) in &all {
+            let meant = glob::matches(pattern, name.as_bytes(), true);
+            if meant && !found.iter().any(|(known, _)| known.eq_ignore_ascii_case(name)) {
+                let spelt = if is_pattern {
+                    (*name).to_owned()
+                } else {
+                    String::from_utf8_lossy(pattern).into_owned()
+                };
+                found.push((spelt, value.clone()));
+            }
+        }
+    }
+    found
+}
+
+/// What is the proxy's and not a node's. What nodes persist, evict and log is theirs.
 fn settings(facts: &Facts) -> Vec<(&'static str, String)> {
     vec![
-        ("appendonly", "no".to_owned()),
         ("client-query-buffer-limit", facts.max_request.to_string()),
-        ("databases", "1".to_owned()),
         ("io-threads", "1".to_owned()),
-        ("latency-monitor-threshold", "0".to_owned()),
         ("maxclients", facts.max_clients.to_string()),
-        ("maxmemory", "0".to_owned()),
-        ("maxmemory-policy", "noeviction".to_owned()),
         ("port", facts.port.to_string()),
         ("proto-max-bulk-len", facts.max_bulk.to_string()),
-        ("save", String::new()),
-        ("slowlog-log-slower-than", facts.slow_micros.to_string()),
-        ("slowlog-max-len", super::slowlog::MAX_ENTRIES.to_string()),
         ("timeout", facts.idle_seconds.to_string()),
     ]
 }

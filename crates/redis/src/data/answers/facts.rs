@@ -47,14 +47,10 @@ pub struct Facts {
     pub channels: u64,
     /// Patterns that somebody here has subscribed to.
     pub patterns: u64,
-    /// Keys of the database on the nodes of this host, and those of them that expire, where somebody counted.
-    pub keys: Option<(u64, u64)>,
     /// After how many idle seconds a client is closed; zero: never.
     pub idle_seconds: u64,
     /// Longest argument in bytes.
     pub max_bulk: u64,
     /// Longest request in bytes.
     pub max_request: u64,
-    /// A command that takes longer than this many microseconds is logged.
-    pub slow_micros: u64,
 }

@@ -3,6 +3,7 @@
 use bytes::BufMut;
 
 use super::{Context, REDIS_VERSION, Role};
+use crate::data::command::printed;
 use crate::data::resp::{Protocol, Request, Writer, decimal};
 
 /// What a client asks for.
@@ -16,21 +17,34 @@ pub struct Hello<'a> {
     pub name: Option<&'a [u8]>,
 }
 
-/// A `HELLO` that is not understood. The text is an error line.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// A `HELLO` that is not understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelloRefused {
     /// The version is no number.
-    #[error("ERR Protocol version is not an integer or out of range")]
     NotANumber,
     /// There is no such version.
-    #[error("NOPROTO unsupported protocol version")]
     UnknownVersion,
     /// No such option, or half of one.
-    #[error("ERR Syntax error in HELLO option '{0}'")]
-    UnknownOption(String),
+    UnknownOption(Vec<u8>),
     /// A name that would break a line of `CLIENT LIST`.
-    #[error("ERR Client names cannot contain spaces, newlines or special characters.")]
     InvalidName,
+}
+
+impl HelloRefused {
+    /// The error line.
+    #[must_use]
+    pub fn line(&self) -> Vec<u8> {
+        match self {
+            HelloRefused::NotANumber => b"ERR Protocol version is not an integer or out of range".to_vec(),
+            HelloRefused::UnknownVersion => b"NOPROTO unsupported protocol version".to_vec(),
+            HelloRefused::UnknownOption(option) => {
+                [&b"ERR Syntax error in HELLO option '"[..], option, b"'"].concat()
+            }
+            HelloRefused::InvalidName => {
+                b"ERR Client names cannot contain spaces, newlines or special characters.".to_vec()
+            }
+        }
+    }
 }
 
 impl<'a> Hello<'a> {
@@ -60,8 +74,7 @@ impl<'a> Hello<'a> {
                 hello.name = Some(name);
                 at += 2;
             } else {
-                let option = String::from_utf8_lossy(option).into_owned();
-                return Err(HelloRefused::UnknownOption(option));
+                return Err(HelloRefused::UnknownOption(printed(option).to_vec()));
             }
         }
         Ok(hello)

@@ -19,10 +19,87 @@ const SECTIONS: [&str; 10] = [
     "Keyspace",
 ];
 
+/// Sections of which nodes know more than the proxy.
+const OF_NODES: [&str; 4] = ["Memory", "Persistence", "Stats", "Keyspace"];
+/// Numbers of a node that are added up. Its memory is that of its data; the proxy's own is `used_memory_rss`.
+const ADDED: [&str; 9] = [
+    "used_memory",
+    "used_memory_peak",
+    "maxmemory",
+    "rdb_changes_since_last_save",
+    "expired_keys",
+    "evicted_keys",
+    "keyspace_hits",
+    "keyspace_misses",
+    "pubsub_channels",
+];
+/// What is the same of all nodes, or good enough of the first.
+const OF_FIRST: [&str; 5] = [
+    "maxmemory_policy",
+    "mem_fragmentation_ratio",
+    "aof_enabled",
+    "rdb_last_bgsave_status",
+    "pubsub_patterns",
+];
+
 pub(super) fn write_info<B: BufMut>(request: Request<'_>, context: &Context<'_>, out: &mut Writer<'_, B>) {
+    out.verbatim(&text(request, context));
+}
+
+/// What the proxy says of itself.
+#[must_use]
+pub fn text(request: Request<'_>, context: &Context<'_>) -> String {
     let shown = SECTIONS.iter().filter(|section| is_wanted(section, request));
-    let texts: Vec<String> = shown.map(|section| text(section, context)).collect();
-    out.verbatim(&texts.join("\r\n"));
+    let texts: Vec<String> = shown.map(|section| section_text(section, context)).collect();
+    texts.join("\r\n")
+}
+
+/// Whether somebody asks for what nodes know better.
+#[must_use]
+pub fn asks_nodes(request: Request<'_>) -> bool {
+    OF_NODES.iter().any(|section| is_wanted(section, request))
+}
+
+/// The proxy's own text with what its nodes said: numbers added up, and the keys of all of them.
+#[must_use]
+pub fn complete(own: &str, nodes: &[&str]) -> String {
+    let number =
+        |name: &str| -> u64 { nodes.iter().filter_map(|text| field(text, name)?.parse::<u64>().ok()).sum() };
+    let line = |line: &str| -> String {
+        let Some((name, _)) = line.split_once(':').filter(|_| !nodes.is_empty()) else {
+            return if line == "# Keyspace" { format!("{line}{}", keyspace(nodes)) } else { line.to_owned() };
+        };
+        match (name, name.strip_suffix("_human")) {
+            (name, _) if ADDED.contains(&name) => format!("{name}:{}", number(name)),
+            (name, Some(bytes)) if ADDED.contains(&bytes) => format!("{name}:{}", human(number(bytes))),
+            (name, _) if OF_FIRST.contains(&name) => {
+                let said = nodes.iter().find_map(|text| field(text, name));
+                said.map_or_else(|| line.to_owned(), |value| format!("{name}:{value}"))
+            }
+            _ => line.to_owned(),
+        }
+    };
+    own.split("\r\n").map(line).collect::<Vec<_>>().join("\r\n")
+}
+
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim_end)
+}
+
+/// The line of the only database, if there is a key: `keys=1,expires=0,avg_ttl=0`.
+fn keyspace(nodes: &[&str]) -> String {
+    let count = |line: &str, name: &str| -> u64 {
+        let said = line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        said.and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    let (mut keys, mut expires, mut lives) = (0, 0, 0);
+    for line in nodes.iter().filter_map(|text| field(text, "db0")) {
+        keys += count(line, "keys");
+        expires += count(line, "expires");
+        lives += count(line, "expires") * count(line, "avg_ttl");
+    }
+    let mean = lives.checked_div(expires).unwrap_or(0);
+    if keys == 0 { String::new() } else { format!("\r\ndb0:keys={keys},expires={expires},avg_ttl={mean}") }
 }
 
 fn is_wanted(section: &str, request: Request<'_>) -> bool {
@@ -34,7 +111,7 @@ fn is_wanted(section: &str, request: Request<'_>) -> bool {
     request.len() == 1 || request.from(1).any(names)
 }
 
-fn text(section: &str, context: &Context<'_>) -> String {
+fn section_text(section: &str, context: &Context<'_>) -> String {
     let fields = match section {
         "Server" => server(context),
         "Clients" => clients(context),
@@ -44,7 +121,6 @@ fn text(section: &str, context: &Context<'_>) -> String {
         "Replication" => replication(context),
         "CPU" => cpu(context),
         "Cluster" => vec![("cluster_enabled", u8::from(!context.is_single()).to_string())],
-        "Keyspace" => keyspace(context),
         _ => Vec::new(),
     };
     let lines: String = fields.iter().map(|(name, value)| format!("{name}:{value}\r\n")).collect();
@@ -158,19 +234,30 @@ fn cpu(context: &Context<'_>) -> Fields {
     ]
 }
 
-fn keyspace(context: &Context<'_>) -> Fields {
-    let counted = context.facts.keys.filter(|(keys, _)| *keys > 0);
-    counted
-        .map(|(keys, expires)| ("db0", format!("keys={keys},expires={expires},avg_ttl=0")))
-        .into_iter()
-        .collect()
-}
-
 /// Bytes for people, with the letters of Redis.
 fn human(bytes: u64) -> String {
     let units = [("G", 1u64 << 30), ("M", 1 << 20), ("K", 1 << 10)];
     match units.into_iter().find(|(_, unit)| bytes >= *unit) {
         Some((letter, unit)) => format!("{:.2}{letter}", bytes as f64 / unit as f64),
         None => format!("{bytes}B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_complete_what_the_proxy_says() {
+        let own =
+            "# Memory\r\nused_memory:5\r\nused_memory_human:5B\r\nused_memory_rss:5\r\n\r\n# Keyspace\r\n";
+        let nodes = [
+            "used_memory:1024\r\nused_memory_rss:1\r\ndb0:keys=2,expires=1,avg_ttl=10\r\n",
+            "used_memory:1024\r\ndb0:keys=3,expires=3,avg_ttl=20\r\n",
+        ];
+        let expected = "# Memory\r\nused_memory:2048\r\nused_memory_human:2.00K\r\nused_memory_rss:5\r\n\r\n\
+                        # Keyspace\r\ndb0:keys=5,expires=4,avg_ttl=17\r\n";
+        assert_eq!(complete(own, &nodes), expected);
+        assert_eq!(complete(own, &[]), own);
     }
 }

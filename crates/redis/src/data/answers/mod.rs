@@ -10,15 +10,14 @@ mod facts;
 mod glob;
 mod hello;
 mod info;
-mod latency;
-mod slowlog;
 #[cfg(test)]
 mod tests;
 
+pub use config::own_settings;
 pub use facts::Facts;
 pub use glob::matches as glob_matches;
 pub use hello::{Hello, HelloRefused, write_hello};
-pub use slowlog::{SlowEntry, SlowLog, write_slowlog};
+pub use info::{asks_nodes as info_asks_nodes, complete as complete_info, text as info_text};
 
 use bytes::BufMut;
 
@@ -41,8 +40,6 @@ pub struct Context<'a> {
     pub user: &'a str,
     /// Whether the connection has subscribed to something.
     pub subscribed: bool,
-    /// The slow commands of all workers.
-    pub slowlog: &'a SlowLog,
 }
 
 /// What became of a command.
@@ -51,7 +48,7 @@ pub enum Answer {
     /// The reply is written.
     Written,
     /// Nothing is written: it changes or asks for what only the session knows (`AUTH`, `HELLO`, `CLIENT`, `RESET`,
-    /// `QUIT`, `READONLY`, `READWRITE`, `ASKING`), or what all workers share (`SLOWLOG RESET`, `CONFIG RESETSTAT`).
+    /// `QUIT`, `READONLY`, `READWRITE`, `ASKING`, `MONITOR`), or what all workers share (`CONFIG RESETSTAT`).
     Session,
     /// Nothing is written: how many keys of the slot has the node?
     CountKeysInSlot(Slot),
@@ -102,9 +99,7 @@ pub fn answer<B: BufMut>(
     match container {
         "cluster" => return cluster::answer(sub, request, context, out),
         "command" => commands::answer(sub, request, out),
-        "latency" => latency::answer(sub, request, out),
         "info" => info::write_info(request, context, out),
-        "slowlog" if sub != "reset" => slowlog::answer(sub, request, context.slowlog, out),
         "config" if sub == "get" => config::write_config(request, context, out),
         "ping" => write_ping(request, context.subscribed, out),
         "echo" => out.bulk(request.argument(1)),

@@ -14,7 +14,7 @@ pub enum Handling {
     AnyNode,
     /// As `Key`, but it may wait in the node ([`blocks`](super::Command::blocks)): on a connection of its own.
     Blocking(Timeout),
-    /// `WAIT`: on connections of its own to every primary, each after a `PING`, since Redis waits for what was written
+    /// `WAIT`, `WAITAOF`: on connections of its own to every primary, each after a `PING`, since Redis waits for what was written
     /// before the last command of the same connection. The least of the answers.
     Wait,
     /// Subscribes, or publishes.
@@ -46,6 +46,10 @@ pub enum Merge {
     Any,
     /// Arrays of 0 and 1, place by place the least.
     Every,
+    /// Arrays of entries with a number and a time, the newest first (`SLOWLOG GET`).
+    Newest,
+    /// Maps of commands and how long they took, added up (`LATENCY HISTOGRAM`).
+    Histograms,
     /// `SCAN`: one node after the other, which one being part of the cursor.
     Scan,
 }

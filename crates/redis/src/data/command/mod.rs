@@ -12,7 +12,7 @@ mod tests;
 
 pub use handling::{Handling, Merge, Timeout};
 pub use keyspec::{InvalidKeys, KeyPosition, KeyPositions, KeySpec};
-pub use objection::{Objection, find, named};
+pub use objection::{Objection, find, named, printed};
 pub use table::{commands, lookup};
 
 use crate::data::resp::{Request, Writer};
@@ -92,6 +92,18 @@ impl Command {
     #[must_use]
     pub fn before_auth(&self) -> bool {
         self.flags & NO_AUTH != 0
+    }
+
+    /// Whether servers are started without it (`enable-debug-command`, `enable-module-command`).
+    #[must_use]
+    pub fn is_switched_off(&self) -> bool {
+        self.name == "debug" || self.name.starts_with("module|")
+    }
+
+    /// Whether it is about the server and not about data: `MONITOR` does not show it.
+    #[must_use]
+    pub fn is_administrative(&self) -> bool {
+        self.flags & flags::ADMIN != 0
     }
 
     /// Whether it may not stand in a transaction.

@@ -2,39 +2,76 @@
 
 use super::Command;
 use super::table::lookup;
-use crate::data::resp::Request;
+use crate::data::resp::{Request, decimal};
 
 /// How much of a client's words an error repeats, in bytes.
 const REPEATED: usize = 128;
 
-/// An error line, with its code.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Objection {
     /// There is no such command.
-    #[error("ERR unknown command '{name}', with args beginning with: {arguments}")]
     UnknownCommand {
         /// As the client spelt it.
-        name: String,
+        name: Vec<u8>,
         /// The first of its arguments, quoted.
-        arguments: String,
+        arguments: Vec<u8>,
     },
     /// The command has no such subcommand.
-    #[error("ERR unknown subcommand '{name}'. Try {} HELP.", container.to_uppercase())]
     UnknownSubcommand {
         /// As the client spelt it.
-        name: String,
+        name: Vec<u8>,
+        /// The command.
+        container: &'static str,
+    },
+    /// The subcommand has no such form.
+    WrongForm {
+        /// As the client spelt it.
+        name: Vec<u8>,
         /// The command.
         container: &'static str,
     },
     /// Too few arguments, or too many.
-    #[error("ERR wrong number of arguments for '{0}' command")]
     WrongArity(&'static str),
     /// Nobody, or not this user.
-    #[error("NOPERM this user has no permissions to run the '{0}' command")]
     NoPermission(&'static str),
     /// Not in a cluster.
-    #[error("{0}")]
     NotInACluster(&'static str),
+}
+
+impl Objection {
+    /// The error line with its code: bytes, because it repeats the client's own words, whatever they are.
+    #[must_use]
+    pub fn line(&self) -> Vec<u8> {
+        let help = |container: &str| format!("'. Try {} HELP.", container.to_uppercase());
+        match self {
+            Objection::UnknownCommand { name, arguments } => {
+                [&b"ERR unknown command '"[..], name, b"', with args beginning with: ", arguments].concat()
+            }
+            Objection::UnknownSubcommand { name, container } => {
+                [&b"ERR unknown subcommand '"[..], name, help(container).as_bytes()].concat()
+            }
+            Objection::WrongForm { name, container } => [
+                &b"ERR unknown subcommand or wrong number of arguments for '"[..],
+                name,
+                help(container).as_bytes(),
+            ]
+            .concat(),
+            Objection::WrongArity(name) => {
+                format!("ERR wrong number of arguments for '{name}' command").into_bytes()
+            }
+            Objection::NoPermission(name) => {
+                format!("NOPERM this user has no permissions to run the '{name}' command").into_bytes()
+            }
+            Objection::NotInACluster(text) => text.as_bytes().to_vec(),
+        }
+    }
+
+    /// The client wrote a subcommand in a form that it does not have.
+    #[must_use]
+    pub fn wrong_form(request: Request<'_>, container: &'static str) -> Objection {
+        Objection::WrongForm { name: repeated(request.argument(1), REPEATED), container }
+    }
 }
 
 /// The command of a request, if there is one and the number of its arguments is right.
@@ -52,30 +89,37 @@ pub fn named(request: Request<'_>) -> Result<&'static Command, Objection> {
         return Ok(command);
     }
     let name = request.argument(1);
-    let unknown = || Objection::UnknownSubcommand { name: repeated(name), container: command.name };
+    let unknown = || Objection::UnknownSubcommand { name: repeated(name, REPEATED), container: command.name };
     command.subcommand(name).ok_or_else(unknown)
 }
 
 fn unknown_command(request: Request<'_>) -> Objection {
-    let mut arguments = String::new();
+    let mut arguments = Vec::new();
     for index in 1..request.len() {
         let Some(room) = REPEATED.checked_sub(arguments.len()).filter(|room| *room > 0) else { break };
-        let argument = request.argument(index);
-        let shown = String::from_utf8_lossy(&argument[..argument.len().min(room)]);
-        arguments.push_str(&format!("'{shown}' "));
+        arguments.push(b'\'');
+        arguments.extend(repeated(request.argument(index), room));
+        arguments.extend_from_slice(b"' ");
     }
-    Objection::UnknownCommand { name: repeated(request.argument(0)), arguments }
+    Objection::UnknownCommand { name: repeated(request.argument(0), REPEATED), arguments }
 }
 
-fn repeated(word: &[u8]) -> String {
-    String::from_utf8_lossy(&word[..word.len().min(REPEATED)]).into_owned()
+/// A word as an error repeats it: Redis prints it as a C string, which ends at a zero.
+#[must_use]
+pub fn printed(word: &[u8]) -> &[u8] {
+    &word[..memchr::memchr(0, word).unwrap_or(word.len())]
+}
+
+fn repeated(word: &[u8], most: usize) -> Vec<u8> {
+    let word = printed(word);
+    word[..word.len().min(most)].to_vec()
 }
 
 impl Command {
     /// What a cluster refuses in a request that one Redis would serve: options that reach beyond the slot of its key.
     pub fn refuses(&self, request: Request<'_>) -> Option<Objection> {
         let refusal = match self.name {
-            "sort" | "sort_ro" => sort_refusal(request)?,
+            "sort" | "sort_ro" => sort_refusal(request, self.writes())?,
             "copy" => copy_refusal(request)?,
             _ => return None,
         };
@@ -83,7 +127,7 @@ impl Command {
     }
 }
 
-fn sort_refusal(request: Request<'_>) -> Option<&'static str> {
+fn sort_refusal(request: Request<'_>, stores: bool) -> Option<&'static str> {
     let mut index = 2;
     while index < request.len() {
         let word = request.argument(index);
@@ -95,12 +139,16 @@ fn sort_refusal(request: Request<'_>) -> Option<&'static str> {
         if is("GET") && index + 1 < request.len() {
             return Some("ERR GET option of SORT denied in Cluster mode.");
         }
-        index += if is("LIMIT") {
+        let number = |at: usize| decimal(request.argument(at)).is_some();
+        index += if is("LIMIT") && number(index + 1) && number(index + 2) {
             3
-        } else if is("BY") || is("STORE") {
+        } else if is("BY") || is("STORE") && stores {
             2
-        } else {
+        } else if is("ASC") || is("DESC") || is("ALPHA") {
             1
+        } else {
+            // The node finds the mistake before it would come to what follows.
+            return None;
         };
     }
     None

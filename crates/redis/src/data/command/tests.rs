@@ -28,7 +28,7 @@ fn keys_of(line: &str) -> Vec<String> {
 
 fn objection(line: &str) -> String {
     let (bytes, arguments) = request(line);
-    find(Request::new(&bytes, &arguments)).unwrap_err().to_string()
+    String::from_utf8(find(Request::new(&bytes, &arguments)).unwrap_err().line()).unwrap()
 }
 
 #[test]

@@ -24,7 +24,7 @@ impl Worker {
         }
         let message = match Message::parse(request.from(1)) {
             Ok(message) => message,
-            Err(wrong) => return self.object(session, &wrong.to_string()),
+            Err(wrong) => return self.object(session, wrong.to_string()),
         };
         if let (Message::Import(import), Some(_)) = (&message, &self.shared.moves) {
             // What follows on this connection is for the moves.

@@ -1,8 +1,11 @@
 //! How does a client wait in a node without anybody else noticing? On a connection of its own.
 
-use crate::data::command::Command;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::data::command::{Command, Handling, Timeout};
 use crate::data::gate::{Phase, Ticket};
-use crate::data::resp::{Request, write_request};
+use crate::data::resp::{Limits, Request, RequestParser, Trust, write_request};
 use crate::slots::{Slot, SlotRange};
 
 use super::arena::Key;
@@ -49,20 +52,35 @@ impl Worker {
             Ok(link) => link,
             Err(no) => {
                 ticket.into_iter().for_each(Ticket::read);
-                return self.object(session, &no.error());
+                return self.object(session, no.error());
             }
         };
         let gate = ticket.as_ref().and_then(|ticket| ticket.gate());
         let pass = ticket.map(|ticket| Pass::new(ticket, wrote(command, request)));
         session.borrowed.push(link);
-        session.blocked =
-            Some(Box::new(Blocked { request: request.bytes().to_vec(), slot, gate, called_back: false }));
+        let Handling::Blocking(timeout) = command.handling() else { return Taken::Yes };
+        // While it was held, its time ran already.
+        let since = session.held_since.unwrap_or(self.now);
+        let request_bytes = request.bytes().to_vec();
+        let blocked = Blocked { request: request_bytes, timeout, since, slot, gate, called_back: false };
+        self.set_blocked(session, Some(Box::new(blocked)));
         if session.blocked.as_ref().is_some_and(|blocked| blocked.gate.is_some()) {
             self.gated.push(session.key);
         }
         self.send_client(session, link, request.bytes(), pass);
         session.draining = true;
         Taken::Yes
+    }
+
+    /// A client waits in a node, or does no more.
+    pub(super) fn set_blocked(&self, session: &mut Session, blocked: Option<Box<Blocked>>) {
+        let counter = &self.shared.counters.blocked;
+        match (&session.blocked, &blocked) {
+            (None, Some(_)) => drop(counter.fetch_add(1, Ordering::Relaxed)),
+            (Some(_), None) => drop(counter.fetch_sub(1, Ordering::Relaxed)),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        session.blocked = blocked;
     }
 
     /// Clients that wait in a node for a range that is being let go are called back: they wait on at its next owner.
@@ -118,15 +136,75 @@ impl Worker {
     pub(super) fn was_called_back(&mut self, key: Key, reply: &[u8]) -> bool {
         let Some(session) = self.sessions.get_mut(key) else { return false };
         let Some(blocked) = session.blocked.take_if(|_| session.replies.len() == 1) else { return false };
+        self.shared.counters.blocked.fetch_sub(1, Ordering::Relaxed);
         if !blocked.called_back || !reply.starts_with(UNBLOCKED) {
             return false;
         }
         session.replies.forget();
         session.parser = None;
         let rest = std::mem::take(&mut session.input);
-        session.input = blocked.request;
+        let waited = self.now.duration_since(blocked.since);
+        session.input = with_what_is_left(&blocked.request, blocked.timeout, waited);
         session.input.extend_from_slice(&rest);
         self.awake.push(key);
         true
+    }
+}
+
+/// The same command with what is left of its time; one that waits for ever, or makes no sense, stays as it is.
+fn with_what_is_left(request: &[u8], timeout: Timeout, waited: Duration) -> Vec<u8> {
+    let mut parser = RequestParser::new(Limits::default());
+    if parser.parse(request, Trust::Known).is_err() {
+        return request.to_vec();
+    }
+    let parsed = Request::new(request, parser.arguments());
+    let (place, unit) = match timeout {
+        Timeout::Last => (parsed.len().saturating_sub(1), 1.0),
+        Timeout::First => (1, 1.0),
+        Timeout::Option => {
+            let option = (1..parsed.len()).find(|index| parsed.is(*index, "BLOCK"));
+            (option.map_or(0, |index| index + 1), 1000.0)
+        }
+    };
+    let asked = std::str::from_utf8(parsed.argument(place)).ok().and_then(|text| text.parse::<f64>().ok());
+    let Some(asked) = asked.filter(|asked| asked.is_finite() && *asked > 0.0) else {
+        return request.to_vec();
+    };
+    // Nothing would mean for ever: a thousandth of a second is as good as over.
+    let left = (asked / unit - waited.as_secs_f64()).max(0.001) * unit;
+    let left = match timeout {
+        Timeout::Last | Timeout::First => format!("{left:.3}"),
+        Timeout::Option => format!("{left:.0}"),
+    };
+    let mut words: Vec<&[u8]> = parsed.from(0).collect();
+    words[place] = left.as_bytes();
+    let mut rewritten = Vec::new();
+    write_request(&mut rewritten, &words);
+    rewritten
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_called_back_waits_for_the_rest_of_his_time() {
+        for (line, timeout, expected) in [
+            ("BLPOP a b 10", Timeout::Last, "BLPOP a b 8.500"),
+            ("BLPOP a 0", Timeout::Last, "BLPOP a 0"),
+            ("BLPOP a 1", Timeout::Last, "BLPOP a 0.001"),
+            ("BLPOP a x", Timeout::Last, "BLPOP a x"),
+            ("BLMPOP 2.5 1 a LEFT", Timeout::First, "BLMPOP 1.000 1 a LEFT"),
+            ("XREAD COUNT 1 BLOCK 2000 STREAMS a 0", Timeout::Option, "XREAD COUNT 1 BLOCK 500 STREAMS a 0"),
+            ("XREAD BLOCK 5 STREAMS a 0", Timeout::Option, "XREAD BLOCK 1 STREAMS a 0"),
+        ] {
+            let bytes = |line: &str| {
+                let mut bytes = Vec::new();
+                write_request(&mut bytes, &line.split(' ').collect::<Vec<_>>());
+                bytes
+            };
+            let left = with_what_is_left(&bytes(line), timeout, Duration::from_millis(1500));
+            assert_eq!(String::from_utf8(left), String::from_utf8(bytes(expected)), "{line}");
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! `CLIENT`: what a client says and asks about connections.
 
-use crate::data::command::Command;
+use crate::data::command::{Command, Objection, printed};
 use crate::data::resp::{Request, decimal};
 
 use super::client_list::{Deed, Filter, Kind, Roll, line};
+use super::pause;
 use super::session::{Session, Wish};
 use super::worker::{Taken, Worker};
 
@@ -52,11 +53,27 @@ impl Worker {
             "client|list" => return self.list(session, request),
             "client|kill" => return self.kill(session, request),
             "client|unblock" => return self.unblock_client(session, request),
-            // Tracking would need the nodes to know each client; pausing would stop one host of many.
-            name => {
-                let name = name.replace('|', " ").to_uppercase();
-                session.refuse(&format!("ERR {name} is not served by this proxy"));
+            "client|pause" if request.len() > 4 => {
+                return self.object(session, Objection::wrong_form(request, "client").line());
             }
+            "client|pause" => match pause::asked(request) {
+                Ok((time, what)) => {
+                    self.pause(session, time, what);
+                    session.ok();
+                }
+                Err(error) => session.refuse(error),
+            },
+            "client|unpause" => {
+                self.unpause(session);
+                session.ok();
+            }
+            // `client|tracking`, the last of them.
+            _ => match tracking_wish(request) {
+                Ok(Tracking::Off) => session.ok(),
+                // A node would have to know each client; the connections to nodes are shared by all of them.
+                Ok(Tracking::On) => session.refuse(Objection::NoPermission("client|tracking").line()),
+                Err(error) => session.refuse(error),
+            },
         }
         Taken::Yes
     }
@@ -77,7 +94,7 @@ impl Worker {
             session.ok();
         } else {
             let option = String::from_utf8_lossy(request.argument(2)).into_owned();
-            session.refuse(&format!("ERR Unrecognized option '{option}'"));
+            session.refuse(format!("ERR Unrecognized option '{option}'"));
         }
         Taken::Yes
     }
@@ -99,28 +116,32 @@ impl Worker {
     fn list(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
         match list_filter(request) {
             Ok(filter) => self.call_roll(session, filter, Deed::List),
-            Err(error) => self.object(session, &error),
+            Err(error) => self.object(session, error),
         }
     }
 
     fn kill(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
         match kill_filter(request, session.id) {
             Ok((filter, by_address)) => self.call_roll(session, filter, Deed::Kill { by_address }),
-            Err(error) => self.object(session, &error),
+            Err(error) => self.object(session, error),
         }
     }
 
     fn unblock_client(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
-        let id = decimal(request.argument(2)).and_then(|id| u64::try_from(id).ok());
-        let Some(id) = id else {
-            return self.object(session, "ERR value is not an integer or out of range");
-        };
+        if request.len() > 4 {
+            return self.object(session, Objection::wrong_form(request, "client").line());
+        }
         let how = match request.argument(3).to_ascii_uppercase().as_slice() {
-            b"" | b"TIMEOUT" => "TIMEOUT",
+            _ if request.len() == 3 => "TIMEOUT",
+            b"TIMEOUT" => "TIMEOUT",
             b"ERROR" => "ERROR",
             _ => return self.object(session, "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
         };
-        let filter = Filter { ids: vec![id], ..Filter::default() };
+        let Some(id) = decimal(request.argument(2)) else {
+            return self.object(session, "ERR value is not an integer or out of range");
+        };
+        // Nobody has a number below one.
+        let filter = Filter { ids: vec![u64::try_from(id).unwrap_or(0)], ..Filter::default() };
         self.call_roll(session, filter, Deed::Unblock(how.to_owned()))
     }
 
@@ -163,20 +184,63 @@ impl Worker {
     }
 }
 
-fn number_of(word: &[u8]) -> Result<u64, String> {
-    decimal(word).and_then(|id| u64::try_from(id).ok()).ok_or_else(|| "ERR Invalid client ID".to_owned())
+fn number_of(word: &[u8]) -> Result<u64, Vec<u8>> {
+    let id = decimal(word).ok_or_else(|| b"ERR Invalid client ID".to_vec())?;
+    Ok(u64::try_from(id).unwrap_or(0))
 }
 
-fn kind_of(word: &[u8]) -> Result<Kind, String> {
+/// What `CLIENT TRACKING` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tracking {
+    On,
+    Off,
+}
+
+/// Whether a client wants to be told what changes; its mistakes are found as Redis finds them.
+fn tracking_wish(request: Request<'_>) -> Result<Tracking, &'static str> {
+    let (mut broadcast, mut prefix, mut opt_in, mut opt_out) = (false, false, false, false);
+    let mut at = 3;
+    while at < request.len() {
+        let more = at + 1 < request.len();
+        match request.argument(at).to_ascii_lowercase().as_slice() {
+            b"redirect" if more => {
+                at += 1;
+                decimal(request.argument(at)).ok_or("ERR value is not an integer or out of range")?;
+            }
+            b"prefix" if more => {
+                at += 1;
+                prefix = true;
+            }
+            b"bcast" => broadcast = true,
+            b"optin" => opt_in = true,
+            b"optout" => opt_out = true,
+            b"noloop" => {}
+            _ => return Err("ERR syntax error"),
+        }
+        at += 1;
+    }
+    match request.argument(2).to_ascii_lowercase().as_slice() {
+        b"off" => Ok(Tracking::Off),
+        b"on" if prefix && !broadcast => Err("ERR PREFIX option requires BCAST mode to be enabled"),
+        b"on" if broadcast && (opt_in || opt_out) => {
+            Err("ERR OPTIN and OPTOUT are not compatible with BCAST")
+        }
+        b"on" if opt_in && opt_out => Err("ERR You can't specify both OPTIN mode and OPTOUT mode"),
+        b"on" => Ok(Tracking::On),
+        _ => Err("ERR syntax error"),
+    }
+}
+
+fn kind_of(word: &[u8]) -> Result<Kind, Vec<u8>> {
     match word.to_ascii_lowercase().as_slice() {
         b"normal" => Ok(Kind::Normal),
         b"pubsub" => Ok(Kind::PubSub),
         b"master" | b"replica" | b"slave" => Ok(Kind::Other),
-        other => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(other))),
+        _ => Err([&b"ERR Unknown client type '"[..], printed(word), b"'"].concat()),
     }
 }
 
-fn list_filter(request: Request<'_>) -> Result<Filter, String> {
+fn list_filter(request: Request<'_>) -> Result<Filter, Vec<u8>> {
     let mut filter = Filter::default();
     if request.len() == 2 {
         return Ok(filter);
@@ -186,32 +250,35 @@ fn list_filter(request: Request<'_>) -> Result<Filter, String> {
     } else if request.is(2, "ID") && request.len() > 3 {
         filter.ids = request.from(3).map(number_of).collect::<Result<_, _>>()?;
     } else {
-        return Err("ERR syntax error".to_owned());
+        return Err(b"ERR syntax error".to_vec());
     }
     Ok(filter)
 }
 
 /// The clients that `CLIENT KILL` means, and whether the old form was used.
-fn kill_filter(request: Request<'_>, own: u64) -> Result<(Filter, bool), String> {
+fn kill_filter(request: Request<'_>, own: u64) -> Result<(Filter, bool), Vec<u8>> {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
     if request.len() == 3 {
         return Ok((Filter { address: Some(text(request.argument(2))), ..Filter::default() }, true));
     }
-    if !request.len().is_multiple_of(2) {
-        return Err("ERR syntax error".to_owned());
-    }
     let mut filter = Filter { except: Some(own), ..Filter::default() };
     for at in (2..request.len()).step_by(2) {
+        if at + 1 == request.len() {
+            return Err(b"ERR syntax error".to_vec());
+        }
         let value = request.argument(at + 1);
         match request.argument(at).to_ascii_uppercase().as_slice() {
-            b"ID" => filter.ids.push(number_of(value)?),
+            b"ID" => {
+                let id = decimal(value).and_then(|id| u64::try_from(id).ok()).filter(|id| *id > 0);
+                filter.ids.push(id.ok_or_else(|| b"ERR client-id should be greater than 0".to_vec())?);
+            }
             b"ADDR" => filter.address = Some(text(value)),
             b"LADDR" => filter.local_address = Some(text(value)),
             b"USER" => filter.user = Some(text(value)),
             b"TYPE" => filter.kind = Some(kind_of(value)?),
             b"SKIPME" if value.eq_ignore_ascii_case(b"yes") => filter.except = Some(own),
             b"SKIPME" if value.eq_ignore_ascii_case(b"no") => filter.except = None,
-            _ => return Err("ERR syntax error".to_owned()),
+            _ => return Err(b"ERR syntax error".to_vec()),
         }
     }
     Ok((filter, false))

@@ -96,7 +96,7 @@ impl Worker {
     /// The session goes on: what it borrowed for one command is returned.
     pub(super) fn return_borrowed(&mut self, session: &mut Session) {
         if !session.borrowed.is_empty() && session.replies.is_empty() {
-            session.blocked = None;
+            self.set_blocked(session, None);
             std::mem::take(&mut session.borrowed).into_iter().for_each(|link| self.give_back(link));
         }
     }

@@ -8,6 +8,7 @@ use crate::slots::Slot;
 use super::merge::Merge;
 use super::route::Route;
 use super::session::{Role, Session, Stall, Standing, Wish};
+use super::tls::{PlainClients, SPEAK_TLS};
 use super::waiter::{Forwarded, Pass, Waiter, Wrote};
 use super::worker::{Taken, Worker};
 
@@ -16,33 +17,63 @@ impl Worker {
     pub(super) fn dispatch(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
         let command = match find(request) {
             Ok(command) => command,
-            Err(objection) => return self.object(session, &objection.to_string()),
+            Err(Objection::WrongArity("exec")) => {
+                return self.abort(session, &Objection::WrongArity("exec").line());
+            }
+            Err(objection) => return self.object(session, objection.line()),
         };
         session.last_command = command.name();
+        // What is switched off altogether is refused before anything else is looked at.
+        if let Handling::Refused(error) = command.handling()
+            && command.is_switched_off()
+        {
+            return self.object(session, error);
+        }
         if session.standing_as_of != self.table_version {
             self.judge(session);
         }
-        if let Some(objection) = objection(session, command, request) {
-            return self.object(session, &objection);
+        if let Some(objection) = objection(session, command) {
+            return self.object(session, objection);
+        }
+        if self.must_encrypt(session, command) {
+            return self.object(session, SPEAK_TLS);
+        }
+        if !self.pauses.is_empty() && self.is_paused(session, command) {
+            return Taken::Not(Stall::Paused);
+        }
+        if let Some(objection) = out_of_context(session, command) {
+            return match command.name() {
+                "exec" => self.abort(session, objection.as_bytes()),
+                // Redis looks at the slots first.
+                _ if self.crosses_slots(session, command, request) => self.object(session, CROSS_SLOT),
+                _ => self.object(session, objection),
+            };
+        }
+        if self.is_monitored {
+            self.tell_monitors(session, command, request);
         }
         if session.transaction.is_some() && !ends_transaction(command) {
             return self.queue(session, command, request);
+        }
+        if let Some(refused) = command.refuses(request) {
+            return self.object(session, refused.line());
         }
         let taken = match command.handling() {
             Handling::Key => self.keyed(session, command, request),
             Handling::Split(how) => self.split(session, command, request, how),
             Handling::AllNodes(Merging::Scan) => self.scan(session, request),
+            Handling::AllNodes(Merging::Newest) => self.slowlog(session, command, request),
             Handling::AllNodes(how) => self.all_nodes(session, command, request, merge_of(how)),
             Handling::AnyNode => self.any_node(session, request),
             Handling::Blocking(_) if command.blocks(request) => self.block(session, command, request),
             Handling::Blocking(_) => self.keyed(session, command, request),
-            Handling::Wait => self.wait(session, request),
+            Handling::Wait => self.wait(session, command, request),
             Handling::PubSub => self.pubsub(session, command, request),
             Handling::Transaction => self.transact(session, command, request),
             Handling::Local => self.local(session, command, request),
             Handling::Admin => self.admin(session, request),
             Handling::Refused(error) => self.object(session, error),
-            Handling::Forbidden => self.object(session, &Objection::NoPermission(command.name()).to_string()),
+            Handling::Forbidden => self.object(session, Objection::NoPermission(command.name()).line()),
         };
         if session.wish != Wish::On && taken == Taken::Yes {
             next_wish(session, command);
@@ -51,12 +82,41 @@ impl Worker {
     }
 
     /// Answers with an error; a transaction that is being written down cannot be executed any more.
-    pub(super) fn object(&mut self, session: &mut Session, error: &str) -> Taken {
+    pub(super) fn object(&mut self, session: &mut Session, error: impl AsRef<[u8]>) -> Taken {
         if let Some(transaction) = &mut session.transaction {
             transaction.refused = true;
         }
         session.refuse(error);
         Taken::Yes
+    }
+
+    /// Whether a client is to come again, with TLS. Logging in is left to those who need no more.
+    fn must_encrypt(&self, session: &Session, command: &'static Command) -> bool {
+        let Some(tls) = &self.shared.tls else { return false };
+        tls.plain == PlainClients::Refused
+            && !session.stream.is_tls()
+            && matches!(session.role, Role::Client(_))
+            && !command.before_auth()
+            && command.handling() != Handling::Admin
+    }
+
+    /// An `EXEC` that is refused takes the transaction with it.
+    fn abort(&mut self, session: &mut Session, why: &[u8]) -> Taken {
+        let why = why.strip_prefix(b"ERR ").unwrap_or(why);
+        session.refuse([b"EXECABORT Transaction discarded because of: ", why].concat());
+        self.discard_silently(session)
+    }
+
+    /// Whether a command's keys are in several slots, and it cannot be served in parts.
+    pub(super) fn crosses_slots(
+        &self,
+        session: &Session,
+        command: &'static Command,
+        request: Request<'_>,
+    ) -> bool {
+        let parts = matches!(command.handling(), Handling::Split(_))
+            && self.database(session).is_some_and(|database| database.settings().split);
+        !parts && self.slot_of(command, request).is_err()
     }
 
     /// A command whose keys are in one slot.
@@ -141,32 +201,37 @@ impl Worker {
 pub(super) const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the same slot";
 
 /// What speaks against a command, whatever it is about.
-fn objection(session: &Session, command: &'static Command, request: Request<'_>) -> Option<String> {
-    let name = command.name();
+fn objection(session: &Session, command: &'static Command) -> Option<Vec<u8>> {
     match session.standing {
         Standing::Uses(..) | Standing::Nothing => {}
         Standing::MustAuthenticate | Standing::MustName if command.before_auth() => {}
         Standing::MustAuthenticate | Standing::MustName if session.role == Role::Admin => {}
-        Standing::MustAuthenticate => return Some("NOAUTH Authentication required.".to_owned()),
+        Standing::MustAuthenticate => return Some(b"NOAUTH Authentication required.".to_vec()),
         Standing::MustName => {
             return Some(
-                "NOAUTH Authentication required: this proxy serves several databases; AUTH <database> [password]"
-                    .to_owned(),
+                b"NOAUTH Authentication required: this proxy serves several databases; AUTH <database> [password]"
+                    .to_vec(),
             );
         }
     }
     if let Standing::Uses(_, Rights::Read) = session.standing
         && changes(command)
     {
-        return Some(Objection::NoPermission(name).to_string());
+        return Some(Objection::NoPermission(command.name()).line());
     }
-    if session.subscriptions.is_some() && session.protocol == Protocol::Resp2 && !command.while_subscribed() {
-        return Some(format!(
-            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
-             this context"
-        ));
-    }
-    command.refuses(request).map(|objection| objection.to_string())
+    None
+}
+
+/// What a subscriber may not send: in RESP2 he could not tell its reply from a message.
+fn out_of_context(session: &Session, command: &'static Command) -> Option<String> {
+    let subscriber = session.subscriptions.is_some() && session.protocol == Protocol::Resp2;
+    (subscriber && !command.while_subscribed()).then(|| {
+        format!(
+            "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
+             context",
+            command.name()
+        )
+    })
 }
 
 /// Whether a user who may only read may not do it.
@@ -212,6 +277,8 @@ fn merge_of(how: Merging) -> Merge {
         Merging::Concatenation | Merging::Values | Merging::Scan => Merge::Concat,
         Merging::Any => Merge::FirstGood,
         Merging::Every => Merge::Every,
+        Merging::Newest => Merge::Newest(usize::MAX),
+        Merging::Histograms => Merge::Histograms,
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Counters {
     pub(super) commands: AtomicU64,
     pub(super) input: AtomicU64,
     pub(super) output: AtomicU64,
+    /// Clients that wait in a blocking command now.
+    pub(super) blocked: AtomicU64,
 }
 
 impl Worker {
@@ -31,7 +33,7 @@ impl Worker {
             port: shared.address.port(),
             process_id: std::process::id(),
             clients: shared.clients.load(Ordering::Relaxed) as u64,
-            blocked_clients: self.sessions.iter().filter(|session| session.blocked.is_some()).count() as u64,
+            blocked_clients: of(&shared.counters.blocked),
             max_clients: shared.limits.clients as u64,
             rejected_connections: of(&shared.counters.rejected),
             total_connections: of(&shared.counters.connections),

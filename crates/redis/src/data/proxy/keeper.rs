@@ -99,7 +99,7 @@ impl Keeper {
                 None => writer.error(NO_MOVES),
                 Some(moves) => match moves.releasing(&told).await {
                     Ok(()) => writer.ok(),
-                    Err(not) => writer.error(&not.to_string()),
+                    Err(not) => writer.error(not.to_string()),
                 },
             }
             answer(&shared, &order, reply);

@@ -53,7 +53,11 @@ pub struct Limits {
 impl Limits {
     /// What this client may leave unread.
     pub(super) fn output_of(&self, session: &Session) -> usize {
-        if session.subscriptions.is_some() { self.subscriber_output_bytes } else { self.output_bytes }
+        if session.subscriptions.is_some() || session.monitor.is_some() {
+            self.subscriber_output_bytes
+        } else {
+            self.output_bytes
+        }
     }
 
     /// What the parser of commands must know.

@@ -6,6 +6,7 @@ use crate::data::resp::{Protocol, Request, Writer};
 use crate::nmctl::PasswordHash;
 
 use super::dispatch::unless_drained;
+use super::merge::{Merge, merge};
 use super::session::{Role, Session, Wish};
 use super::worker::{Taken, Worker};
 
@@ -39,7 +40,10 @@ impl Worker {
                 session.ok();
             }
             // Slots are handed over as a whole here, so there is nothing to ask for.
-            "asking" | "slowlog|reset" | "config|resetstat" => session.ok(),
+            "asking" | "config|resetstat" => session.ok(),
+            "monitor" => self.monitor(session),
+            "info" if answers::info_asks_nodes(request) => return self.info(session, request),
+            "config|get" => return self.settings(session, request),
             name if name.starts_with("client|") => return self.client(session, command, request),
             _ => return self.answer_locally(session, command, request),
         }
@@ -60,7 +64,7 @@ impl Worker {
             Answer::Written => session.answer(|writer| writer.raw(&reply)),
             Answer::Session => {
                 let name = command.name();
-                return self.object(session, &format!("ERR '{name}' is not served by this proxy"));
+                return self.object(session, format!("ERR '{name}' is not served by this proxy"));
             }
             Answer::CountKeysInSlot(slot) => return self.scan_slot(session, slot, None),
             Answer::KeysInSlot(slot, most) => return self.scan_slot(session, slot, Some(most)),
@@ -70,14 +74,38 @@ impl Worker {
 
     fn with_context<T>(&self, session: &Session, answer: impl FnOnce(&Context<'_>) -> T) -> T {
         let facts = self.facts();
-        let slowlog = answers::SlowLog::default();
         answer(&Context {
             facts: &facts,
             database: self.database(session).map(|database| &**database),
             user: session.user_name(),
             subscribed: session.subscriptions.is_some(),
-            slowlog: &slowlog,
         })
+    }
+
+    /// `INFO`: what this proxy says of itself, completed by its nodes if somebody has time to wait for them.
+    fn info(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        let own = self.with_context(session, |context| answers::info_text(request, context));
+        let nodes = self.everywhere(session, false);
+        if nodes.is_empty() || session.executing {
+            session.answer(|writer| writer.verbatim(&own));
+        } else {
+            self.ask_all(session, &nodes, b"*1\r\n$4\r\nINFO\r\n", Merge::Info(own), Vec::new());
+        }
+        Taken::Yes
+    }
+
+    /// `CONFIG GET`: a node's settings, as they matter to its data, with the proxy's own.
+    fn settings(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+        let own = self.with_context(session, |context| answers::own_settings(request, context));
+        let node = self.everywhere(session, false).into_iter().next().filter(|_| !session.executing);
+        let asked = node.as_slice();
+        if asked.is_empty() {
+            let reply = merge(&Merge::Settings(own), &[], session.protocol);
+            session.answer(|writer| writer.raw(&reply));
+        } else {
+            self.ask_all(session, asked, request.bytes(), Merge::Settings(own), Vec::new());
+        }
+        Taken::Yes
     }
 
     /// `AUTH [user] password`
@@ -124,7 +152,7 @@ impl Worker {
         }
         let hello = match Hello::parse(request) {
             Ok(hello) => hello,
-            Err(refused) => return self.object(session, &refused.to_string()),
+            Err(refused) => return self.object(session, refused.line()),
         };
         if let Some((user, password)) = hello.auth
             && let Err(error) = self.log_in(session, Some(user), password)
@@ -159,6 +187,7 @@ impl Worker {
         }
         self.discard_silently(session);
         self.end_subscriptions(session);
+        self.end_monitor(session);
         session.protocol = Protocol::Resp2;
         session.role = Role::Client(None);
         session.standing_as_of = 0;

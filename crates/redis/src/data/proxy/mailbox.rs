@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mio::Waker;
 
+use crate::keys::ClusterName;
+
 use super::arena::Key;
 use super::client_list::Roll;
 use super::replies::Sequence;
@@ -22,6 +24,13 @@ pub(super) enum Letter {
     },
     /// All workers are asked about their clients.
     Roll(Arc<Roll>),
+    /// A command for those who watch the commands of a database.
+    Monitor {
+        /// Which database.
+        database: ClusterName,
+        /// As they see it.
+        line: Arc<[u8]>,
+    },
 }
 
 /// Where a worker's letters are put.

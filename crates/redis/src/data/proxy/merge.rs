@@ -2,6 +2,8 @@
 
 use crate::data::resp::{Form, Protocol, View, Writer};
 
+use super::accounts;
+
 /// How the replies become one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Merge {
@@ -21,8 +23,18 @@ pub(super) enum Merge {
     Union,
     /// Any that is not null: `RANDOMKEY`. The number chooses where to begin.
     AnyOf(u32),
+    /// Everything that is known, and the parts where something is missing: `EXEC`.
+    Fill(Vec<Option<Vec<u8>>>),
     /// The smallest number: `WAIT`.
     Least,
+    /// Entries that begin with a number and a time: the newest so many (`SLOWLOG GET`).
+    Newest(usize),
+    /// What `LATENCY HISTOGRAM` says.
+    Histograms,
+    /// The proxy's `INFO`, completed by what the nodes say of theirs.
+    Info(String),
+    /// A node's `CONFIG GET`, with the proxy's own values where it has some.
+    Settings(Vec<(String, String)>),
     /// The first that is no error: every part had the same chance (`SCRIPT KILL`).
     FirstGood,
 }
@@ -32,8 +44,22 @@ pub(super) fn merge(how: &Merge, parts: &[Vec<u8>], protocol: Protocol) -> Vec<u
     let good = |part: &&Vec<u8>| {
         part.first().and_then(|first| Form::of(*first)).is_some_and(|form| !form.is_error())
     };
-    if let Merge::FirstGood = how {
-        return parts.iter().find(good).or(parts.first()).cloned().unwrap_or_default();
+    match how {
+        Merge::Fill(pieces) => return filled(pieces, parts, protocol),
+        Merge::Info(own) => return accounts::info(own, parts, protocol),
+        Merge::Settings(own) => return accounts::settings(own, parts, protocol),
+        Merge::FirstGood => return parts.iter().find(good).or(parts.first()).cloned().unwrap_or_default(),
+        Merge::Sum
+        | Merge::Same
+        | Merge::Concat
+        | Merge::Pick(_)
+        | Merge::Every
+        | Merge::SumPairs
+        | Merge::Union
+        | Merge::AnyOf(_)
+        | Merge::Least
+        | Merge::Newest(_)
+        | Merge::Histograms => {}
     }
     if let Some(error) = parts.iter().find(|part| !good(part)) {
         return error.clone();
@@ -43,7 +69,9 @@ pub(super) fn merge(how: &Merge, parts: &[Vec<u8>], protocol: Protocol) -> Vec<u
     match how {
         Merge::Sum => writer.integer(integers(parts).sum()),
         Merge::Least => writer.integer(integers(parts).min().unwrap_or(0)),
-        Merge::Same | Merge::FirstGood => writer.raw(parts.first().map_or(&[], |part| part)),
+        Merge::Same | Merge::FirstGood | Merge::Fill(_) | Merge::Info(_) | Merge::Settings(_) => {
+            writer.raw(parts.first().map_or(&[], |part| part))
+        }
         Merge::Concat => {
             let all: Vec<&[u8]> = parts.iter().flat_map(|part| children(part)).collect();
             array(&mut writer, &all);
@@ -64,6 +92,22 @@ pub(super) fn merge(how: &Merge, parts: &[Vec<u8>], protocol: Protocol) -> Vec<u
             array(&mut writer, &all);
         }
         Merge::AnyOf(begin) => any_of(&mut writer, parts, *begin as usize),
+        Merge::Newest(count) => accounts::newest(&mut writer, parts, *count),
+        Merge::Histograms => accounts::histograms(&mut writer, parts),
+    }
+    reply
+}
+
+/// An array of the pieces, in which an error is a value like any other.
+fn filled(pieces: &[Option<Vec<u8>>], parts: &[Vec<u8>], protocol: Protocol) -> Vec<u8> {
+    let (mut reply, mut parts) = (Vec::new(), parts.iter());
+    let mut writer = Writer::new(&mut reply, protocol);
+    writer.array(pieces.len());
+    for piece in pieces {
+        match piece.as_ref().or_else(|| parts.next()) {
+            Some(piece) => writer.raw(piece),
+            None => writer.null(),
+        }
     }
     reply
 }
@@ -156,6 +200,11 @@ mod tests {
             (Merge::Union, vec!["*1\r\n$1\r\na\r\n", "*1\r\n$1\r\na\r\n"], "*1\r\n$1\r\na\r\n"),
             (Merge::AnyOf(1), vec!["$1\r\na\r\n", "$-1\r\n"], "$1\r\na\r\n"),
             (Merge::AnyOf(0), vec!["$-1\r\n", "$-1\r\n"], "$-1\r\n"),
+            (
+                Merge::Fill(vec![Some(b"+A\r\n".to_vec()), None, Some(b":3\r\n".to_vec())]),
+                vec!["-ERR x\r\n"],
+                "*3\r\n+A\r\n-ERR x\r\n:3\r\n",
+            ),
             (Merge::FirstGood, vec!["-NOTBUSY x\r\n", "+OK\r\n"], "+OK\r\n"),
         ];
         for (how, parts, expected) in table {

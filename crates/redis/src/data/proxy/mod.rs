@@ -5,6 +5,7 @@
 //! table that one `keeper` swaps whole. Read first: `worker` (the loop), `session` (a client), `link` (a node),
 //! `dispatch` (what is done with a command).
 
+mod accounts;
 mod admin;
 mod arena;
 mod block;
@@ -21,7 +22,10 @@ mod link;
 mod local;
 mod mailbox;
 mod merge;
+mod monitor;
+mod names;
 mod outbox;
+mod pause;
 mod pubsub;
 mod replies;
 mod route;
@@ -30,6 +34,7 @@ mod slot_scan;
 mod spread;
 mod stream;
 mod subscriptions;
+mod tls;
 mod transact;
 mod transaction;
 mod waiter;
@@ -58,6 +63,9 @@ use facts::Counters;
 use keeper::{Keeper, Order};
 pub use limits::Limits;
 use mailbox::Mailbox;
+use names::Names;
+use pause::Pause;
+pub use tls::{ClientTls, PlainClients};
 use worker::Worker;
 
 /// Most workers that make sense: more threads than this have no cores to run on.
@@ -79,8 +87,8 @@ pub struct Config {
     pub workers: usize,
     /// Bounds.
     pub limits: Limits,
-    /// Clients must speak TLS, with this.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// How clients may speak TLS, or must.
+    pub tls: Option<ClientTls>,
     /// What `AUTH admin` needs. Without one, `NMCTL` is for this machine only.
     pub admin_password: Option<String>,
     /// Where the last accepted messages are kept; without one, a restarted proxy knows nothing, and slots do not move.
@@ -122,7 +130,8 @@ pub enum StartError {
 /// What all workers know.
 struct Shared {
     limits: Limits,
-    tls: Option<Arc<rustls::ServerConfig>>,
+    tls: Option<ClientTls>,
+    names: Names,
     address: Address,
     admin: Option<PasswordHash>,
     /// In words, for other proxies.
@@ -137,6 +146,11 @@ struct Shared {
     stopping: AtomicBool,
     clients: AtomicUsize,
     next_client: AtomicU64,
+    /// Clients that watch commands.
+    monitors: AtomicUsize,
+    /// Databases whose clients wait, and whether there are any.
+    pauses: Mutex<Vec<Pause>>,
+    is_paused: AtomicBool,
     counters: Counters,
     started: Instant,
     run_id: String,
@@ -255,6 +269,7 @@ fn shared(
     Ok(Shared {
         limits: config.limits,
         tls: config.tls,
+        names: Names::default(),
         address: announced,
         admin: config.admin_password.as_ref().map(|password| PasswordHash::of(password.as_bytes())),
         admin_password: config.admin_password,
@@ -267,6 +282,9 @@ fn shared(
         stopping: AtomicBool::new(false),
         clients: AtomicUsize::new(0),
         next_client: AtomicU64::new(1),
+        monitors: AtomicUsize::new(0),
+        pauses: Mutex::default(),
+        is_paused: AtomicBool::new(false),
         counters: Counters::default(),
         started: Instant::now(),
         run_id: random.iter().map(|byte| format!("{byte:02x}")).collect(),

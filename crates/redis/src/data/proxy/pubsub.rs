@@ -27,7 +27,10 @@ impl Worker {
             "ssubscribe" => self.subscribe_shard(session, command, request),
             "unsubscribe" => self.unsubscribe(session, request, Topic::Channel),
             "punsubscribe" => self.unsubscribe(session, request, Topic::Pattern),
-            "sunsubscribe" => self.unsubscribe(session, request, Topic::Shard),
+            "sunsubscribe" => match self.of_one_shard(session, command, request) {
+                Ok(()) => self.unsubscribe(session, request, Topic::Shard),
+                Err(error) => self.object(session, error),
+            },
             "publish" => self.publish(session, request),
             "spublish" => self.send_keyed(session, command, request, Slot::of(request.argument(1))),
             // Every node has every pattern.
@@ -47,7 +50,7 @@ impl Worker {
         };
         match self.pipeline(&owner, session.protocol) {
             Ok(link) => self.send_client(session, link, request.bytes(), None),
-            Err(down) => return self.object(session, &down.error()),
+            Err(down) => return self.object(session, down.error()),
         }
         Taken::Yes
     }
@@ -74,10 +77,22 @@ impl Worker {
         command: &'static Command,
         request: Request<'_>,
     ) -> Taken {
+        match self.of_one_shard(session, command, request) {
+            Ok(()) => self.subscribe(session, request, Topic::Shard),
+            Err(error) => self.object(session, error),
+        }
+    }
+
+    fn of_one_shard(
+        &self,
+        session: &Session,
+        command: &'static Command,
+        request: Request<'_>,
+    ) -> Result<(), &'static str> {
         let single = self.database(session).is_some_and(|database| database.is_single());
         match self.slot_of(command, request) {
-            Err(error) if !single => self.object(session, error),
-            Ok(_) | Err(_) => self.subscribe(session, request, Topic::Shard),
+            Err(error) if !single => Err(error),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 
@@ -106,6 +121,8 @@ impl Worker {
     /// Where a topic is served: the owner of its slot, or everybody.
     fn homes(&mut self, session: &mut Session, topic: Topic, name: &[u8]) -> Result<Vec<Remote>, Taken> {
         match topic {
+            // Every node tells of its own keys.
+            Topic::Channel if is_about_keys(name) => Ok(self.everywhere(session, true)),
             Topic::Channel => Ok(vec![self.owner(session, Slot::of(name))?]),
             Topic::Shard => Ok(vec![self.shard_owner(session, Slot::of(name))?]),
             Topic::Pattern => Ok(self.everywhere(session, true)),
@@ -294,6 +311,7 @@ impl Worker {
         let mut result = Ok(());
         for (topic, name) in all.everything() {
             let homes = match topic {
+                Topic::Channel if is_about_keys(&name) => self.everywhere(session, true),
                 Topic::Channel | Topic::Shard => {
                     self.place_of(session.standing, Slot::of(&name)).into_iter().collect()
                 }
@@ -343,6 +361,11 @@ impl Worker {
             self.close(session);
         }
     }
+}
+
+/// Whether nodes publish on this channel what happens to keys (`notify-keyspace-events`).
+fn is_about_keys(channel: &[u8]) -> bool {
+    channel.starts_with(b"__keyspace@0__:") || channel.starts_with(b"__keyevent@0__:")
 }
 
 /// `[word, name, count]`, as Redis confirms a subscription.

@@ -168,8 +168,9 @@ impl Worker {
         };
         let link = match link {
             Ok(link) => link,
+            Err(down) if down.is_looked_up() => return Err(self.hold(session, Hold::Unserved)),
             Err(down) => {
-                return Err(self.object(session, &down.error()));
+                return Err(self.object(session, down.error()));
             }
         };
         if replica.is_none() {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::data::command::Timeout;
 use crate::data::gate::Gate;
 use crate::data::resp::{Protocol, RequestParser, Trust, Writer};
 use crate::data::state::Login;
@@ -12,6 +13,7 @@ use crate::nmctl::{Import, Rights};
 use crate::slots::Slot;
 
 use super::arena::Key;
+use super::monitor::Monitor;
 use super::outbox::Outbox;
 use super::replies::Replies;
 use super::stream::Stream;
@@ -31,6 +33,8 @@ pub(super) enum Stall {
     Backlog,
     /// Nobody serves the slot just now.
     Held,
+    /// Somebody wants all clients to wait (`CLIENT PAUSE`).
+    Paused,
 }
 
 /// What a connection may do, as of one routing table.
@@ -98,10 +102,14 @@ pub(super) struct Session {
     pub(super) transaction: Option<Box<Transaction>>,
     pub(super) watch: Option<Box<Watch>>,
     pub(super) subscriptions: Option<Box<Subscriptions>>,
+    /// Whether it watches the commands of its database (`MONITOR`).
+    pub(super) monitor: Option<Box<Monitor>>,
     /// Connections that work for this session alone, until the command under way is answered.
     pub(super) borrowed: Vec<Key>,
     /// The blocking command under way, if its range may move meanwhile.
     pub(super) blocked: Option<Box<Blocked>>,
+    /// Its transaction is being executed: what the proxy answers for it must be known at once.
+    pub(super) executing: bool,
     /// The command just taken must be answered before the next one is looked at.
     pub(super) draining: bool,
     /// The connection will bring keys; it is about to be handed over.
@@ -113,6 +121,9 @@ pub(super) struct Session {
     pub(super) readable: bool,
     /// A part of a reply was sent before its end has come: nothing may be put between.
     pub(super) streaming: bool,
+    /// An event has said that the client sends no more: what is read from now on ends with the end of the stream, of
+    /// which no further event tells.
+    pub(super) hung_up: bool,
     /// The client has sent all it will send.
     pub(super) ended: bool,
     /// To be closed when everything is sent.
@@ -126,6 +137,9 @@ pub(super) struct Session {
 pub(super) struct Blocked {
     /// The command, to be sent again elsewhere if its slot moves.
     pub(super) request: Vec<u8>,
+    /// Where it says how long it waits, and since when it does.
+    pub(super) timeout: Timeout,
+    pub(super) since: Instant,
     /// The slot of its keys.
     pub(super) slot: Slot,
     /// The gate of that slot, if it moves.
@@ -158,14 +172,17 @@ impl Session {
             transaction: None,
             watch: None,
             subscriptions: None,
+            monitor: None,
             borrowed: Vec::new(),
             blocked: None,
+            executing: false,
             draining: false,
             import: None,
             stall: None,
             held_since: None,
             readable: false,
             streaming: false,
+            hung_up: false,
             ended: false,
             closing: false,
             dirty: false,
@@ -186,7 +203,7 @@ impl Session {
     }
 
     /// Answers with an error of Redis's form: `CODE text`.
-    pub(super) fn refuse(&mut self, error: &str) {
+    pub(super) fn refuse(&mut self, error: impl AsRef<[u8]>) {
         self.answer(|writer| writer.error(error));
     }
 

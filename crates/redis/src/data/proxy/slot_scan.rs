@@ -40,7 +40,7 @@ impl Worker {
         let link = match link {
             Ok(link) => link,
             Err(down) => {
-                return self.object(session, &down.error());
+                return self.object(session, down.error());
             }
         };
         let sequence = session.replies.owe(session.wants_reply());

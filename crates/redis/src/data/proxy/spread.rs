@@ -2,7 +2,7 @@
 
 use capstan_control::epoch::Epoch;
 
-use crate::data::command::{Command, Merge as Merging};
+use crate::data::command::{Command, Merge as Merging, Objection};
 use crate::data::gate::Admission;
 use crate::data::resp::{Request, View, decimal, write_request};
 use crate::data::state::Place;
@@ -107,9 +107,13 @@ impl Worker {
         let merge = match how {
             Merging::Values => Merge::Pick(owners(groups)),
             Merging::Sum => Merge::Sum,
-            Merging::AllOk | Merging::Concatenation | Merging::Any | Merging::Every | Merging::Scan => {
-                Merge::Same
-            }
+            Merging::AllOk
+            | Merging::Concatenation
+            | Merging::Any
+            | Merging::Every
+            | Merging::Newest
+            | Merging::Histograms
+            | Merging::Scan => Merge::Same,
         };
         let sequence = session.replies.owe(session.wants_reply());
         self.gather(session.key, sequence, session.protocol, merge, parts);
@@ -133,7 +137,8 @@ impl Worker {
             Merge::FirstGood if command.name() == "randomkey" => Merge::AnyOf(rand::random()),
             how => how,
         };
-        let passes = match self.admit_everywhere(session, command) {
+        let wrote = if command.writes() { Wrote::Anything } else { Wrote::Nothing };
+        let passes = match self.admit_everywhere(session, &wrote) {
             Ok(passes) => passes,
             Err(taken) => return taken,
         };
@@ -165,10 +170,10 @@ impl Worker {
     }
 
     /// Every gate of the database must let a command pass that may write anywhere.
-    fn admit_everywhere(
+    pub(super) fn admit_everywhere(
         &mut self,
         session: &mut Session,
-        command: &'static Command,
+        wrote: &Wrote,
     ) -> Result<Vec<Pass>, Taken> {
         let Standing::Uses(index, _) = session.standing else { return Ok(Vec::new()) };
         let database = std::sync::Arc::clone(&self.databases[index].database);
@@ -179,10 +184,9 @@ impl Worker {
         let mut passes = Vec::new();
         for place in database.places() {
             let Place::Own { gate: Some(gate), .. } = place else { continue };
-            let wrote = if command.writes() { Wrote::Anything } else { Wrote::Nothing };
             match gate.admit() {
                 Admission::Open => {}
-                Admission::Pass(ticket) => passes.push(*Pass::new(ticket, wrote)),
+                Admission::Pass(ticket) => passes.push(*Pass::new(ticket, wrote.clone())),
                 Admission::Hold | Admission::Released | Admission::Gone => {
                     passes.into_iter().for_each(Pass::unsent);
                     return Err(self.hold(session, Hold::Moving));
@@ -190,6 +194,25 @@ impl Worker {
             }
         }
         Ok(passes)
+    }
+
+    /// `SLOWLOG GET`: what was slow is what kept a node busy, so the nodes know it.
+    pub(super) fn slowlog(
+        &mut self,
+        session: &mut Session,
+        command: &'static Command,
+        request: Request<'_>,
+    ) -> Taken {
+        /// What Redis shows if nobody says how many.
+        const DEFAULT_COUNT: usize = 10;
+        let count = match (request.len(), decimal(request.argument(2))) {
+            (2, _) => DEFAULT_COUNT,
+            (3, Some(-1)) => usize::MAX,
+            (3, Some(count)) if count >= 0 => usize::try_from(count).unwrap_or(usize::MAX),
+            (3, _) => return self.object(session, "ERR count should be greater than or equal to -1"),
+            _ => return self.object(session, Objection::wrong_form(request, "slowlog").line()),
+        };
+        self.all_nodes(session, command, request, Merge::Newest(count))
     }
 
     /// A command without keys, for whichever node.
@@ -204,7 +227,7 @@ impl Worker {
         match self.pipeline(&remote, session.protocol) {
             Ok(link) => self.send_client(session, link, request.bytes(), None),
             Err(down) => {
-                return self.object(session, &down.error());
+                return self.object(session, down.error());
             }
         }
         Taken::Yes
@@ -212,8 +235,7 @@ impl Worker {
 
     /// `SCAN`: one place after the other; which one is part of the cursor.
     pub(super) fn scan(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
-        let number = decimal(request.argument(1)).and_then(|number| u64::try_from(number).ok());
-        let Some(cursor) = number.map(Cursor::of) else {
+        let Some(number) = cursor_number(request.argument(1)) else {
             return self.object(session, "ERR invalid cursor");
         };
         let beyond = self.database(session).is_some_and(|database| database.is_single());
@@ -221,6 +243,10 @@ impl Worker {
         if remotes.is_empty() || !self.serving.allows(self.now, Epoch::NEVER_TOLD) {
             return self.hold(session, Hold::Unserved);
         }
+        if let [_] = &remotes[..] {
+            return self.any_node(session, request);
+        }
+        let cursor = Cursor::of(number);
         let Some(remote) = remotes.get(cursor.place as usize) else {
             // A node has gone since: what it had is somewhere else, and this scan cannot find out.
             session.answer(|writer| {
@@ -242,13 +268,18 @@ impl Worker {
                 self.send(link, &bytes, Waiter::Scan { session: session.key, sequence, place, places });
                 Taken::Yes
             }
-            Err(down) => self.object(session, &down.error()),
+            Err(down) => self.object(session, down.error()),
         }
     }
 
     /// `WAIT`: the node waits for what was written before the last command of the same connection, so each gets a
     /// connection of its own, and something to wait behind.
-    pub(super) fn wait(&mut self, session: &mut Session, request: Request<'_>) -> Taken {
+    pub(super) fn wait(
+        &mut self,
+        session: &mut Session,
+        command: &'static Command,
+        request: Request<'_>,
+    ) -> Taken {
         if let Err(taken) = unless_drained(session) {
             return taken;
         }
@@ -267,8 +298,20 @@ impl Worker {
             parts.push(Part { link, request: request.bytes().to_vec(), pass: None });
         }
         let sequence = session.replies.owe(session.wants_reply());
-        self.gather(session.key, sequence, session.protocol, Merge::Least, parts);
+        // `WAITAOF` has two numbers, the least of each.
+        let how = if command.is_newer() { Merge::Every } else { Merge::Least };
+        self.gather(session.key, sequence, session.protocol, how, parts);
         Taken::Yes
+    }
+}
+
+/// The number that a cursor spells, as liberally as Redis reads it: nothing at all is zero.
+fn cursor_number(word: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(word).ok()?;
+    match text.strip_prefix('-') {
+        _ if text.is_empty() => Some(0),
+        Some(negative) => negative.parse::<u64>().ok().map(u64::wrapping_neg),
+        None => text.parse().ok(),
     }
 }
 
@@ -304,6 +347,17 @@ mod tests {
     fn values_come_back_in_the_clients_order() {
         let (a, b) = (Slot::of(b"a"), Slot::of(b"b"));
         assert_eq!(owners(&[(a, vec![1, 4]), (b, vec![2, 3])]), [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn cursors_are_read_as_redis_reads_them() {
+        for (word, number) in
+            [("", Some(0)), ("17", Some(17)), ("-1", Some(u64::MAX)), ("1x", None), (" 1", None)]
+        {
+            assert_eq!(cursor_number(word.as_bytes()), number, "{word:?}");
+        }
+        assert_eq!(cursor_number(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(cursor_number(b"18446744073709551616"), None);
     }
 
     #[test]

@@ -6,57 +6,89 @@ use std::sync::Arc;
 use mio::net::TcpStream;
 use rustls::{ServerConfig, ServerConnection};
 
+/// What a TLS handshake begins with, and no request of Redis.
+const HANDSHAKE: u8 = 0x16;
+
 /// A client's connection.
 #[derive(Debug)]
-pub(super) enum Stream {
-    /// As it is.
-    Plain(TcpStream),
-    /// Encrypted.
-    Tls(Box<Tls>),
+pub(super) struct Stream {
+    socket: TcpStream,
+    layer: Layer,
 }
 
-/// A connection and its TLS session.
+/// What is on top of TCP.
 #[derive(Debug)]
-pub(super) struct Tls {
-    socket: TcpStream,
-    session: ServerConnection,
+enum Layer {
+    /// Nothing.
+    Plain,
+    /// The client's first byte will say.
+    Undecided(Arc<ServerConfig>),
+    /// Encryption.
+    Tls(Box<ServerConnection>),
 }
 
 impl Stream {
-    /// A connection as the listener gave it, encrypted if the proxy is.
-    pub(super) fn new(socket: TcpStream, tls: Option<&Arc<ServerConfig>>) -> Result<Stream, rustls::Error> {
-        Ok(match tls {
-            None => Stream::Plain(socket),
-            Some(config) => {
-                let session = ServerConnection::new(Arc::clone(config))?;
-                Stream::Tls(Box::new(Tls { socket, session }))
-            }
-        })
+    /// A connection as the listener gave it, which may turn out to be encrypted if the proxy can do that.
+    pub(super) fn new(socket: TcpStream, tls: Option<&Arc<ServerConfig>>) -> Stream {
+        let layer = tls.map_or(Layer::Plain, |config| Layer::Undecided(Arc::clone(config)));
+        Stream { socket, layer }
     }
 
     /// The socket, for registering it.
     pub(super) fn socket(&mut self) -> &mut TcpStream {
-        match self {
-            Stream::Plain(socket) => socket,
-            Stream::Tls(tls) => &mut tls.socket,
+        &mut self.socket
+    }
+
+    /// Whether it is encrypted.
+    pub(super) fn is_tls(&self) -> bool {
+        matches!(self.layer, Layer::Tls(_))
+    }
+
+    /// The socket, if there is nothing on top of it.
+    pub(super) fn into_plain(self) -> Option<TcpStream> {
+        match self.layer {
+            Layer::Plain => Some(self.socket),
+            Layer::Undecided(_) | Layer::Tls(_) => None,
         }
     }
 
     /// Whether the TLS session has something to send of its own (a handshake, an alert) or left over.
     pub(super) fn wants_write(&self) -> bool {
-        match self {
-            Stream::Plain(_) => false,
-            Stream::Tls(tls) => tls.session.wants_write(),
+        match &self.layer {
+            Layer::Plain | Layer::Undecided(_) => false,
+            Layer::Tls(session) => session.wants_write(),
         }
+    }
+
+    /// Looks at the first byte of a client and leaves it where it is. `false`: there is none any more.
+    fn decide(&mut self, config: &Arc<ServerConfig>) -> io::Result<bool> {
+        let mut first = [0];
+        if self.socket.peek(&mut first)? == 0 {
+            return Ok(false);
+        }
+        self.layer = match first[0] {
+            HANDSHAKE => {
+                let session = ServerConnection::new(Arc::clone(config));
+                Layer::Tls(Box::new(session.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?))
+            }
+            _ => Layer::Plain,
+        };
+        Ok(true)
     }
 }
 
 impl Read for Stream {
     #[inline]
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Plain(socket) => socket.read(buffer),
-            Stream::Tls(tls) => tls.read(buffer),
+        if let Layer::Undecided(config) = &self.layer {
+            let config = Arc::clone(config);
+            if !self.decide(&config)? {
+                return Ok(0);
+            }
+        }
+        match &mut self.layer {
+            Layer::Plain | Layer::Undecided(_) => self.socket.read(buffer),
+            Layer::Tls(session) => decrypt(session, &mut self.socket, buffer),
         }
     }
 }
@@ -64,60 +96,58 @@ impl Read for Stream {
 impl Write for Stream {
     #[inline]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Plain(socket) => socket.write(bytes),
-            Stream::Tls(tls) => tls.write(bytes),
+        match &mut self.layer {
+            Layer::Plain | Layer::Undecided(_) => self.socket.write(bytes),
+            Layer::Tls(session) => encrypt(session, &mut self.socket, bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Stream::Plain(_) => Ok(()),
-            Stream::Tls(tls) => tls.send(),
+        match &mut self.layer {
+            Layer::Plain | Layer::Undecided(_) => Ok(()),
+            Layer::Tls(session) => send(session, &mut self.socket),
         }
     }
 }
 
-impl Tls {
-    /// Decrypted bytes; reads the socket until there are some, or it has none.
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
-            match self.session.reader().read(buffer) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                done => return done,
-            }
-            if self.session.read_tls(&mut self.socket)? == 0 {
-                return Ok(0);
-            }
-            if let Err(e) = self.session.process_new_packets() {
-                // The alert that says why, as far as the socket takes it.
-                let _ = self.send();
-                return Err(io::Error::new(io::ErrorKind::InvalidData, e));
-            }
-            self.send()?;
+/// Decrypted bytes; reads the socket until there are some, or it has none.
+fn decrypt(session: &mut ServerConnection, socket: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match session.reader().read(buffer) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            done => return done,
         }
+        if session.read_tls(socket)? == 0 {
+            return Ok(0);
+        }
+        if let Err(e) = session.process_new_packets() {
+            // The alert that says why, as far as the socket takes it.
+            let _ = send(session, socket);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, e));
+        }
+        send(session, socket)?;
     }
+}
 
-    /// Encrypts what fits into the session's bounded buffer and sends it.
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.send()?;
-        if self.session.wants_write() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let taken = self.session.writer().write(bytes)?;
-        self.send()?;
-        if taken == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(taken) }
+/// Encrypts what fits into the session's bounded buffer and sends it.
+fn encrypt(session: &mut ServerConnection, socket: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    send(session, socket)?;
+    if session.wants_write() {
+        return Err(io::ErrorKind::WouldBlock.into());
     }
+    let taken = session.writer().write(bytes)?;
+    send(session, socket)?;
+    if taken == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(taken) }
+}
 
-    /// Sends records until the socket is full.
-    fn send(&mut self) -> io::Result<()> {
-        while self.session.wants_write() {
-            match self.session.write_tls(&mut self.socket) {
-                Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(e) => return Err(e),
-            }
+/// Sends records until the socket is full.
+fn send(session: &mut ServerConnection, socket: &mut TcpStream) -> io::Result<()> {
+    while session.wants_write() {
+        match session.write_tls(socket) {
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(e) => return Err(e),
         }
-        Ok(())
     }
+    Ok(())
 }

@@ -1,17 +1,17 @@
 //! `MULTI`, `EXEC`, `DISCARD`, `WATCH`, `UNWATCH`: what each does to a session.
 
-use bytes::Bytes;
-
-use crate::data::command::{Command, Handling};
+use crate::data::command::{Command, Handling, Objection, find};
 use crate::data::gate::Ticket;
-use crate::data::resp::{Request, write_request};
+use crate::data::resp::{Request, RequestParser, Trust, View, write_request};
 use crate::slots::Slot;
 
 use super::dispatch::{CROSS_SLOT, unless_drained, wrote};
+use super::gathering::Part;
 use super::link::Remote;
+use super::merge::{Merge, merge};
 use super::route::Route;
-use super::session::Session;
-use super::transaction::{TooLong, Transaction, Watch};
+use super::session::{Session, Wish};
+use super::transaction::{Executed, Server, TooLong, Transaction, Watch};
 use super::waiter::{Pass, Waiter, Wrote};
 use super::worker::{Taken, Worker};
 
@@ -49,12 +49,16 @@ impl Worker {
         command: &'static Command,
         request: Request<'_>,
     ) -> Taken {
-        if command.outside_transactions() || !may_be_queued(command) {
-            return self.object(session, "ERR Command not allowed inside a transaction");
+        if command.handling() == Handling::Forbidden {
+            return self.object(session, Objection::NoPermission(command.name()).line());
         }
         let slot = match self.slot_of(command, request) {
             Ok(slot) => slot,
             Err(error) => return self.object(session, error),
+        };
+        let server = server_of(command, request, self.is_alone(session));
+        let Some(server) = server.filter(|_| !command.outside_transactions()) else {
+            return self.object(session, "ERR Command not allowed inside a transaction");
         };
         // As Redis does: a slot of another host is refused when the command is queued, not when it is executed.
         if let Some(slot) = slot
@@ -62,17 +66,24 @@ impl Worker {
         {
             return taken;
         }
-        let written = match wrote(command, request) {
-            Wrote::Keys(keys) => keys,
-            Wrote::Nothing | Wrote::Anything => Vec::<Bytes>::new(),
-        };
         let most = self.shared.limits.queued;
         let Some(transaction) = &mut session.transaction else { return Taken::Yes };
-        match transaction.queue(request.bytes(), slot, written, most) {
-            Ok(()) => session.answer(|writer| writer.simple("QUEUED")),
-            Err(TooLong) => session.refuse("ERR too many commands in one transaction"),
+        if transaction.queue(request.bytes(), server, slot, most) == Err(TooLong) {
+            session.refuse("ERR too many commands in one transaction");
+            return Taken::Yes;
         }
+        if let Wrote::Keys(keys) = wrote(command, request) {
+            transaction.written.extend(keys);
+        }
+        transaction.anything |= matches!(command.handling(), Handling::AllNodes(_)) && command.writes();
+        session.answer(|writer| writer.simple("QUEUED"));
         Taken::Yes
+    }
+
+    /// Whether one node is all that this proxy answers for.
+    fn is_alone(&self, session: &Session) -> bool {
+        let beyond = self.database(session).is_some_and(|database| database.is_single());
+        self.everywhere(session, beyond).len() == 1
     }
 
     /// Whether a slot can be part of a transaction here: it is this host's, or forwarded.
@@ -91,18 +102,16 @@ impl Worker {
             session.refuse("ERR EXEC without MULTI");
             return Taken::Yes;
         };
-        if transaction.refused {
-            session.refuse("EXECABORT Transaction discarded because of previous errors.");
-            return self.discard_silently(session);
-        }
         if transaction.crosses_slots {
             session.refuse(CROSS_SLOT);
             return self.discard_silently(session);
         }
-        if transaction.count == 0 && session.watch.is_none() {
-            session.transaction = None;
-            session.answer(|writer| writer.array(0));
-            return Taken::Yes;
+        if transaction.refused {
+            session.refuse("EXECABORT Transaction discarded because of previous errors.");
+            return self.discard_silently(session);
+        }
+        if session.watch.is_none() && transaction.is_for_the_proxy() {
+            return self.execute_here(session);
         }
         if session.watch.is_some()
             && let Err(taken) = unless_drained(session)
@@ -127,10 +136,27 @@ impl Worker {
             session.answer(|writer| writer.null_array());
             return self.discard_silently(session);
         }
+        let passes = match self.admit_transaction(session) {
+            Ok(passes) => passes,
+            Err(taken) => {
+                if let Route::Node { ticket, .. } = route {
+                    ticket.into_iter().for_each(Ticket::read);
+                }
+                return taken;
+            }
+        };
         if let Some(transaction) = session.transaction.take() {
-            self.execute(session, &transaction, route);
+            self.execute(session, &transaction, route, passes);
         }
         Taken::Yes
+    }
+
+    /// A transaction that may write anything must be let pass by every gate.
+    fn admit_transaction(&mut self, session: &mut Session) -> Result<Vec<Pass>, Taken> {
+        match &session.transaction {
+            Some(transaction) if transaction.anything => self.admit_everywhere(session, &Wrote::Anything),
+            Some(_) | None => Ok(Vec::new()),
+        }
     }
 
     fn watched_elsewhere(&self, session: &Session, slot: Option<Slot>) -> bool {
@@ -139,7 +165,7 @@ impl Worker {
     }
 
     /// Sends a transaction in one piece; the client gets the last of its replies.
-    fn execute(&mut self, session: &mut Session, transaction: &Transaction, route: Route) {
+    fn execute(&mut self, session: &mut Session, transaction: &Transaction, route: Route, passes: Vec<Pass>) {
         let (mut link, ticket) = match route {
             Route::Node { link, ticket } => (link, ticket),
             Route::Peer { link } => (link, None),
@@ -149,13 +175,86 @@ impl Worker {
             session.borrowed.push(watch.link);
         }
         let pass = ticket.map(|ticket| Pass::new(ticket, Wrote::Keys(transaction.written.clone())));
-        let script = transaction.script();
+        let pass = Pass::all(passes.into_iter().chain(pass.map(|pass| *pass)).collect());
+        let standing = session.standing;
+        let node = self.links.get(link).map(|link| link.remote.clone());
+        let (script, count, asides) = transaction.script(node.as_ref(), |slot| self.place_of(standing, slot));
         // MULTI and every command have a reply of their own that nobody waits for.
         self.send(link, &script, Waiter::Nobody);
-        for _ in 0..transaction.count {
+        for _ in 0..count {
             self.send(link, b"", Waiter::Nobody);
         }
-        self.send_client(session, link, b"", pass);
+        if asides.is_empty() {
+            return self.send_client(session, link, b"", pass);
+        }
+        let sequence = session.replies.owe(session.wants_reply());
+        let executed = Executed { session: session.key, sequence, pass, asides };
+        // What the proxy does for it must be done before the next command is looked at.
+        session.draining = true;
+        self.send(link, b"", Waiter::Exec(Box::new(executed)));
+    }
+
+    /// The node has executed its part of a transaction: the rest follows, unless the node has refused.
+    pub(super) fn executed(&mut self, executed: Executed, reply: &[u8]) {
+        let Executed { session: key, sequence, asides, .. } = executed;
+        let Some(View::Sequence(replies)) = View::of(reply) else { return self.give(key, sequence, reply) };
+        let Some(mut session) = self.sessions.take(key) else { return };
+        let protocol = session.protocol;
+        let mut pieces: Vec<Option<Vec<u8>>> = replies.map(|reply| Some(reply.to_vec())).collect();
+        let mut parts = Vec::new();
+        for aside in asides {
+            let piece = match aside.to {
+                None => Some(self.answer_here(&mut session, &aside.request)),
+                Some(remote) => {
+                    let link = self.pipeline(&remote, protocol);
+                    let link = link.map_err(|down| format!("-{}\r\n", down.error()));
+                    parts.push(Part { link, request: aside.request, pass: None });
+                    None
+                }
+            };
+            pieces.insert(aside.place.min(pieces.len()), piece);
+        }
+        self.sessions.put_back(key, session);
+        let how = Merge::Fill(pieces);
+        if parts.is_empty() {
+            return self.give(key, sequence, &merge(&how, &[], protocol));
+        }
+        self.gather(key, sequence, protocol, how, parts);
+    }
+
+    /// A transaction in which there is nothing for a node.
+    fn execute_here(&mut self, session: &mut Session) -> Taken {
+        if let Err(taken) = unless_drained(session) {
+            return taken;
+        }
+        let Some(transaction) = session.transaction.take() else { return Taken::Yes };
+        let (_, _, asides) = transaction.script(None, |_| None);
+        let replies = asides.iter().map(|aside| Some(self.answer_here(session, &aside.request))).collect();
+        let reply = merge(&Merge::Fill(replies), &[], session.protocol);
+        session.answer(|writer| writer.raw(&reply));
+        Taken::Yes
+    }
+
+    /// The proxy's own reply to a command of a transaction.
+    fn answer_here(&mut self, session: &mut Session, request: &[u8]) -> Vec<u8> {
+        let mut parser = RequestParser::new(self.shared.limits.resp());
+        let known = parser.parse(request, Trust::Known).is_ok();
+        let request = Request::new(request, parser.arguments());
+        let Some(command) = find(request).ok().filter(|_| known) else { return Vec::new() };
+        // Its reply is a part of another one: it must not be sent, and does not wait for others.
+        let out = std::mem::take(&mut session.out);
+        let replies = std::mem::take(&mut session.replies);
+        let wish = std::mem::replace(&mut session.wish, Wish::On);
+        session.executing = true;
+        match (command.handling(), command.refuses(request)) {
+            (_, Some(refused)) => session.refuse(refused.line()),
+            (Handling::Refused(error), None) => session.refuse(error),
+            (_, None) => drop(self.local(session, command, request)),
+        }
+        session.executing = false;
+        session.wish = wish;
+        session.replies = replies;
+        std::mem::take(std::mem::replace(&mut session.out, out).bytes())
     }
 
     /// For a transaction without keys.
@@ -164,7 +263,7 @@ impl Worker {
         let Some(remote) = first else { return Err(self.hold(session, super::route::Hold::Unserved)) };
         match self.pipeline(&remote, session.protocol) {
             Ok(link) => Ok(Route::Node { link, ticket: None }),
-            Err(down) => Err(self.object(session, &down.error())),
+            Err(down) => Err(self.object(session, down.error())),
         }
     }
 
@@ -189,6 +288,9 @@ impl Worker {
     /// The node watches on a connection of its own, which later carries the transaction.
     fn watch(&mut self, session: &mut Session, command: &'static Command, request: Request<'_>) -> Taken {
         if session.transaction.is_some() {
+            if self.crosses_slots(session, command, request) {
+                return self.object(session, CROSS_SLOT);
+            }
             session.refuse("ERR WATCH inside MULTI is not allowed");
             return Taken::Yes;
         }
@@ -223,7 +325,7 @@ impl Worker {
                     session.watch = Some(Box::new(Watch { link, remote }));
                     link
                 }
-                Err(no) => return self.object(session, &no.error()),
+                Err(no) => return self.object(session, no.error()),
             },
         };
         self.send_client(session, link, request.bytes(), None);
@@ -249,16 +351,29 @@ impl Worker {
     }
 }
 
-/// Whether a node can execute it inside of a transaction of ours. What the proxy answers itself cannot be part of one,
-/// save what a node answers alike.
-fn may_be_queued(command: &'static Command) -> bool {
+/// Who serves a command inside of a transaction; nobody, if its answer would have to be asked of others first.
+fn server_of(command: &'static Command, request: Request<'_>, alone: bool) -> Option<Server> {
+    let apart =
+        ["cluster|countkeysinslot", "cluster|getkeysinslot", "client|list", "client|kill", "client|unblock"];
     match command.handling() {
+        _ if command.refuses(request).is_some() => Some(Server::Proxy),
         Handling::Key | Handling::Split(_) | Handling::Blocking(_) | Handling::AnyNode | Handling::Wait => {
-            true
+            Some(Server::Node)
         }
-        Handling::Local => matches!(command.name(), "ping" | "echo" | "time"),
-        Handling::PubSub => matches!(command.name(), "publish" | "spublish"),
-        Handling::AllNodes(_) => command.name().starts_with("script|") || command.name() == "dbsize",
-        Handling::Transaction | Handling::Admin | Handling::Refused(_) | Handling::Forbidden => false,
+        Handling::Local => (!apart.contains(&command.name())).then_some(Server::Proxy),
+        Handling::PubSub => match command.name() {
+            "publish" => Some(Server::Channel(Slot::of(request.argument(1)))),
+            "spublish" => Some(Server::Node),
+            _ => None,
+        },
+        // Where several nodes are concerned, one of them cannot speak for all.
+        Handling::AllNodes(_) => {
+            let known_everywhere = command.name().starts_with("script|") || command.name() == "dbsize";
+            (alone || known_everywhere).then_some(Server::Node)
+        }
+        Handling::Refused(_) => Some(Server::Proxy),
+        // The node forgets its watches with the transaction anyway.
+        Handling::Transaction => (command.name() == "unwatch").then_some(Server::Node),
+        Handling::Admin | Handling::Forbidden => None,
     }
 }

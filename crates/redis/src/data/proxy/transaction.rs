@@ -2,7 +2,8 @@
 //!
 //! Commands of a transaction are checked and kept here, and go to the node in one piece, `MULTI` to `EXEC`: nothing of
 //! another client can stand between them, because a link carries them in the order in which they are given to it. Only
-//! `WATCH` needs a connection of its own, because the node remembers it there.
+//! `WATCH` needs a connection of its own, because the node remembers it there. What the proxy answers itself is answered
+//! when the node has executed the rest, and put where it belongs.
 
 use bytes::Bytes;
 
@@ -10,22 +11,56 @@ use crate::slots::Slot;
 
 use super::arena::Key;
 use super::link::Remote;
+use super::replies::Sequence;
+use super::waiter::Pass;
 
 /// A transaction that is being written down.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     /// The commands, as they came, one behind the other.
-    pub(super) commands: Vec<u8>,
-    /// How many.
-    pub(super) count: usize,
+    commands: Vec<u8>,
+    /// Where each of them ends, and who serves it.
+    entries: Vec<(usize, Server)>,
     /// The slot of its keys, if it has keys.
     pub(super) slot: Option<Slot>,
     /// What it writes.
     pub(super) written: Vec<Bytes>,
+    /// Whether it may write any key (`FLUSHALL`).
+    pub(super) anything: bool,
     /// Whether its keys are in several slots: `EXEC` will say so, as in Redis.
     pub(super) crosses_slots: bool,
     /// Whether a command was refused: `EXEC` will be too.
     pub(super) refused: bool,
+}
+
+/// Who serves a command of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Server {
+    /// The node that executes the transaction.
+    Node,
+    /// The node that has the slot of a channel (`PUBLISH`): often another one.
+    Channel(Slot),
+    /// The proxy.
+    Proxy,
+}
+
+/// A command of a transaction that its node does not see.
+#[derive(Debug)]
+pub(super) struct Aside {
+    /// Which of the transaction's commands it is.
+    pub(super) place: usize,
+    /// Where it goes; `None`: the proxy serves it.
+    pub(super) to: Option<Remote>,
+    pub(super) request: Vec<u8>,
+}
+
+/// A transaction that a node is executing, of which it does not see everything.
+#[derive(Debug)]
+pub(super) struct Executed {
+    pub(super) session: Key,
+    pub(super) sequence: Sequence,
+    pub(super) pass: Option<Box<Pass>>,
+    pub(super) asides: Vec<Aside>,
 }
 
 /// Keys that are watched, and where.
@@ -42,29 +77,78 @@ pub(super) struct Watch {
 pub(super) struct TooLong;
 
 impl Transaction {
+    /// Whether there is nothing in it for a node.
+    pub(super) fn is_for_the_proxy(&self) -> bool {
+        self.entries.iter().all(|(_, server)| *server == Server::Proxy)
+    }
+
+    /// Whether it changes something.
+    pub(super) fn writes(&self) -> bool {
+        self.anything || !self.written.is_empty()
+    }
+
+    /// How many commands it has.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Bytes of its commands.
+    pub(super) fn bytes(&self) -> usize {
+        self.commands.len()
+    }
+
     /// Takes down a command.
     pub(super) fn queue(
         &mut self,
         command: &[u8],
+        server: Server,
         slot: Option<Slot>,
-        written: impl IntoIterator<Item = Bytes>,
         most: usize,
     ) -> Result<(), TooLong> {
-        if self.count >= most {
+        // As in Redis: what will not be executed is not remembered, and its slot does not count.
+        if self.refused {
+            return Ok(());
+        }
+        if self.entries.len() >= most {
             self.refused = true;
             return Err(TooLong);
         }
         self.crosses_slots |= self.slot.is_some_and(|known| slot.is_some_and(|slot| slot != known));
         self.slot = self.slot.or(slot);
         self.commands.extend_from_slice(command);
-        self.count += 1;
-        self.written.extend(written);
+        self.entries.push((self.commands.len(), server));
         Ok(())
     }
 
-    /// All of it, as the node gets it.
-    pub(super) fn script(&self) -> Vec<u8> {
-        [b"*1\r\n$5\r\nMULTI\r\n", &self.commands[..], b"*1\r\n$4\r\nEXEC\r\n"].concat()
+    /// All of it as the node gets it, and how many commands that are; and what others serve. `owner` says whose a slot is.
+    pub(super) fn script(
+        &self,
+        node: Option<&Remote>,
+        owner: impl Fn(Slot) -> Option<Remote>,
+    ) -> (Vec<u8>, usize, Vec<Aside>) {
+        let mut script = b"*1\r\n$5\r\nMULTI\r\n".to_vec();
+        let (mut count, mut start, mut asides) = (0, 0, Vec::new());
+        for (place, (end, server)) in self.entries.iter().enumerate() {
+            let request = &self.commands[start..*end];
+            start = *end;
+            let to = match server {
+                Server::Node => None,
+                Server::Proxy => Some(None),
+                // Who has no owner is told so by the node, as good as by anybody.
+                Server::Channel(slot) => {
+                    owner(*slot).filter(|owner| node.is_some_and(|node| node != owner)).map(Some)
+                }
+            };
+            match to {
+                Some(to) => asides.push(Aside { place, to, request: request.to_vec() }),
+                None => {
+                    script.extend_from_slice(request);
+                    count += 1;
+                }
+            }
+        }
+        script.extend_from_slice(b"*1\r\n$4\r\nEXEC\r\n");
+        (script, count, asides)
     }
 }
 
@@ -72,16 +156,46 @@ impl Transaction {
 mod tests {
     use super::*;
 
+    fn queued(commands: &[(&[u8], Server, Option<Slot>)], most: usize) -> Result<Transaction, TooLong> {
+        let mut transaction = Transaction::default();
+        for (command, server, slot) in commands {
+            transaction.queue(command, *server, *slot, most)?;
+        }
+        Ok(transaction)
+    }
+
     #[test]
     fn a_transaction_stays_in_one_slot() {
-        let mut transaction = Transaction::default();
         let (a, b) = (Slot::new(1), Slot::new(2));
-        assert_eq!(transaction.queue(b"x", None, [], 2), Ok(()));
-        assert_eq!(transaction.queue(b"y", a, [Bytes::from_static(b"k")], 2), Ok(()));
-        assert_eq!(transaction.script(), b"*1\r\n$5\r\nMULTI\r\nxy*1\r\n$4\r\nEXEC\r\n");
-        assert_eq!(transaction.queue(b"z", a, [], 2), Err(TooLong));
-        assert!(transaction.refused && !transaction.crosses_slots);
-        assert_eq!(transaction.queue(b"z", b, [], 9), Ok(()));
-        assert!(transaction.crosses_slots);
+        let two: [(&[u8], _, _); 2] = [(b"x", Server::Node, None), (b"y", Server::Node, a)];
+        let transaction = queued(&two, 2).unwrap();
+        let (script, count, asides) = transaction.script(None, |_| None);
+        assert_eq!(script, b"*1\r\n$5\r\nMULTI\r\nxy*1\r\n$4\r\nEXEC\r\n");
+        assert!(count == 2 && asides.is_empty() && !transaction.crosses_slots);
+        assert_eq!(queued(&two, 1).err(), Some(TooLong));
+        let apart = [two[1], (b"z", Server::Node, b)];
+        assert!(queued(&apart, 9).unwrap().crosses_slots);
+    }
+
+    #[test]
+    fn what_the_node_does_not_serve_is_set_aside() {
+        let [one, other] =
+            ["127.0.0.1:1", "127.0.0.1:2"].map(|address| Remote::Node(address.parse().unwrap()));
+        let slot = |number| Slot::new(number).unwrap();
+        let owner = |slot: Slot| Some(if slot.number() == 1 { one.clone() } else { other.clone() });
+        let transaction = queued(
+            &[
+                (b"a", Server::Proxy, None),
+                (b"b", Server::Node, Slot::new(1)),
+                (b"c", Server::Channel(slot(1)), None),
+                (b"d", Server::Channel(slot(2)), None),
+            ],
+            9,
+        );
+        let (script, count, asides) = transaction.unwrap().script(Some(&one), owner);
+        assert_eq!(script, b"*1\r\n$5\r\nMULTI\r\nbc*1\r\n$4\r\nEXEC\r\n");
+        assert_eq!(count, 2);
+        let places: Vec<_> = asides.iter().map(|aside| (aside.place, aside.to.clone())).collect();
+        assert_eq!(places, [(0, None), (3, Some(other.clone()))]);
     }
 }

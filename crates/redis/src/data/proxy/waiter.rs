@@ -9,6 +9,7 @@ use crate::slots::Slot;
 use super::arena::Key;
 use super::replies::Sequence;
 use super::slot_scan::SlotScan;
+use super::transaction::Executed;
 
 /// One request that a link has been given, and what becomes of its reply.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(super) enum Waiter {
         /// As above.
         places: u32,
     },
+    /// It answers a transaction of which others serve a part.
+    Exec(Box<Executed>),
     /// A reply of another proxy, which may say that the slot has moved on.
     Peer(Box<Forwarded>),
     /// A batch of keys, of which some may be of a slot.

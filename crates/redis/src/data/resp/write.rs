@@ -51,10 +51,10 @@ impl<'a, B: BufMut> Writer<'a, B> {
     }
 
     /// `-CODE text`; line ends in it become blanks, as in Redis.
-    pub fn error(&mut self, text: &str) {
+    pub fn error(&mut self, text: impl AsRef<[u8]>) {
         self.out.put_u8(b'-');
-        for byte in text.bytes() {
-            self.out.put_u8(if matches!(byte, b'\r' | b'\n') { b' ' } else { byte });
+        for byte in text.as_ref() {
+            self.out.put_u8(if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte });
         }
         self.out.put_slice(b"\r\n");
     }

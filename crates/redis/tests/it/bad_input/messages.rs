@@ -6,7 +6,10 @@ use capstan_control::tasks::Supervisor;
 use capstan_redis::agent::Nodes;
 use capstan_redis::data::proxy::{Config, Limits, Proxy};
 use capstan_testkit::redis::Wire;
+use capstan_testkit::seed::{rng, seeds, soak};
 use capstan_testkit::{RedisServer, TempDir};
+use rand::RngExt;
+use rand::seq::IndexedRandom;
 
 fn start(
     supervisor: &Supervisor,
@@ -119,5 +122,39 @@ async fn a_damaged_state_is_refused_loudly() -> anyhow::Result<()> {
     let refused =
         start(&supervisor, None, Some(dir.join("state"))).err().expect("it believed a damaged file");
     assert!(refused.to_string().contains("its checksum is wrong"), "{refused}");
+    Ok(())
+}
+
+/// Words that messages are made of, and words that they are not made of.
+const WORDS: &str = "SETDB SETPEER SETREPL SETCONF RELEASING IMPORT LISTDB MOVES EPOCH INFO PEER NOSUCH 0 1 2 -1 7.5 \
+                     99999999999999999999 NOFLAG FORCE FORCE,X , db db2 x/y h:1 h: :1 127.0.0.1:1 127.0.0.1:99999 [::1]:7 0-100 \
+                     0-16383 50-60 5-3 16384 0-16384 7 - -- migrating importing primary replica-of {} {\"mode\":\"single\"} \
+                     {\"mode\":1} {\"users\":[{}]} [ \u{e9}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn random_messages_are_answered_and_leave_the_proxy_well() -> anyhow::Result<()> {
+    let supervisor = Supervisor::default();
+    let node = RedisServer::start().await?;
+    let proxy = start(&supervisor, None, None)?;
+    let own = format!("db {} 0-16383", node.address());
+    seeds(1, |seed| {
+        let mut rng = rng(seed);
+        let words: Vec<&str> = WORDS.split(' ').collect();
+        let mut wire = Wire::connect(proxy.address()).unwrap();
+        for turn in 0..soak(400, 20_000) {
+            let mut message = vec!["NMCTL"];
+            let count = rng.random_range(1..12);
+            message.extend((0..count).map(|_| *words.choose(&mut rng).unwrap()));
+            let reply = wire.ask(&message).unwrap();
+            assert!(b"+-*$:".contains(&reply[0]), "{message:?}: {}", String::from_utf8_lossy(&reply));
+            if turn % 20 == 0 {
+                // Whatever was obeyed: a sound message with force is obeyed too, and then everything is well.
+                let mut admin = Wire::connect(proxy.address()).unwrap();
+                assert_eq!(admin.say("NMCTL CLEARDB").unwrap(), "+OK\r\n");
+                assert_eq!(admin.say(&format!("NMCTL SETDB 1 FORCE {own}")).unwrap(), "+OK\r\n");
+                assert_eq!(admin.say("SET k v").unwrap(), "+OK\r\n", "after {message:?}");
+            }
+        }
+    });
     Ok(())
 }

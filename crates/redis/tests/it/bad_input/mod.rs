@@ -1,4 +1,5 @@
 //! What is done to a proxy on purpose: the right error, bounded memory, everyone else unharmed.
 
+mod floods;
 mod messages;
 mod noise;

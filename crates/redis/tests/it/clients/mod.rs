@@ -40,7 +40,11 @@ async fn clusters() -> anyhow::Result<Vec<Box<dyn Cluster>>> {
 }
 
 /// Runs a program to its end; anything but success is an error with everything that it said.
-async fn run(program: &Path, arguments: &[&str], environment: &[(&str, &Path)]) -> anyhow::Result<String> {
+pub async fn run(
+    program: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &Path)],
+) -> anyhow::Result<String> {
     let mut command = tokio::process::Command::new(program);
     command.args(arguments).envs(environment.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(DEADLINE, command.output());
@@ -56,7 +60,7 @@ fn said(output: &Output) -> String {
 }
 
 /// Where `tools/install.sh test` has put the clients.
-fn installed(path: &str) -> anyhow::Result<PathBuf> {
+pub fn installed(path: &str) -> anyhow::Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     let path = target.join("clients").join(path);
@@ -65,6 +69,6 @@ fn installed(path: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// A workload beside these tests.
-fn workload(path: &str) -> PathBuf {
+pub fn workload(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(path)
 }

@@ -80,7 +80,7 @@ async fn objections_are_those_of_redis() -> anyhow::Result<()> {
         let redis = String::from_utf8_lossy(&wire.ask(&words)?).into_owned();
         let objection: Objection = with_request(&words, |request| find(request).unwrap_err());
         let mut bytes = Vec::new();
-        Writer::new(&mut bytes, Protocol::Resp2).error(&objection.to_string());
+        Writer::new(&mut bytes, Protocol::Resp2).error(objection.line());
         assert_eq!(String::from_utf8_lossy(&bytes), redis, "{words:?}");
     }
     Ok(())

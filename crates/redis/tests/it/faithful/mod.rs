@@ -3,12 +3,13 @@
 mod answers;
 mod commands;
 mod protocol;
+mod random;
 mod sessions;
 mod tree;
 
 use std::time::Duration;
 
-use capstan_redis::data::answers::{Answer, Context, Facts, SlowLog, answer, write_hello};
+use capstan_redis::data::answers::{Answer, Context, Facts, answer, write_hello};
 use capstan_redis::data::command::find;
 use capstan_redis::data::resp::{Limits, Protocol, Request, RequestParser, Trust, Writer};
 use capstan_redis::data::state::{Database, ProxyState, Routing, Verdict};
@@ -17,7 +18,7 @@ use capstan_testkit::redis::command;
 use capstan_testkit::{Port, RedisServer};
 
 /// A redis-server in cluster mode that has every slot, and the port of its bus.
-async fn cluster_node() -> anyhow::Result<(RedisServer, Port)> {
+pub async fn cluster_node() -> anyhow::Result<(RedisServer, Port)> {
     let bus = Port::reserve()?;
     let options = RedisServer::options()
         .set("cluster-enabled", "yes")
@@ -44,18 +45,11 @@ fn routing(address: &str) -> anyhow::Result<Routing> {
 
 fn ours(words: &[&str], database: &Database, protocol: Protocol) -> String {
     let facts = Facts { now: Duration::from_micros(1_700_000_000_123_456), ..Facts::default() };
-    let slowlog = SlowLog::default();
-    let context = Context {
-        facts: &facts,
-        database: Some(database),
-        user: "default",
-        subscribed: false,
-        slowlog: &slowlog,
-    };
+    let context = Context { facts: &facts, database: Some(database), user: "default", subscribed: false };
     let mut bytes = Vec::new();
     let mut out = Writer::new(&mut bytes, protocol);
     with_request(words, |request| match find(request) {
-        Err(objection) => out.error(&objection.to_string()),
+        Err(objection) => out.error(objection.line()),
         Ok(command) if command.name() == "hello" => write_hello(&context, 3, &mut out),
         Ok(command) => assert_eq!(answer(command, request, &context, &mut out), Answer::Written, "{words:?}"),
     });

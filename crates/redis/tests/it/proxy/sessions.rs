@@ -178,7 +178,10 @@ async fn connections_can_be_named_listed_killed_and_muted() -> anyhow::Result<()
     assert_eq!(one.say("CLIENT REPLY ON")?, "+OK\r\n");
     assert_eq!(one.say("SELECT 0")?, "+OK\r\n");
     assert!(one.say("SELECT 1")?.starts_with("-ERR"));
-    assert!(one.say("CLIENT TRACKING ON")?.starts_with("-ERR CLIENT TRACKING is not served"));
+    assert_eq!(
+        one.say("CLIENT TRACKING ON")?,
+        "-NOPERM this user has no permissions to run the 'client|tracking' command\r\n"
+    );
     let id = one.say("CLIENT ID")?.trim_start_matches(':').trim().to_owned();
     assert_eq!(other.say(&format!("CLIENT KILL ID {id}"))?, ":1\r\n");
     assert_eq!(one.rest()?, b"");
@@ -205,5 +208,158 @@ async fn users_belong_to_databases_and_may_be_readers() -> anyhow::Result<()> {
     assert!(reader.say("HELLO 3 AUTH reader secret SETNAME r")?.starts_with("%7\r\n"));
     assert_eq!(reader.say("GET k")?, "$1\r\nv\r\n");
     assert_eq!(reader.say("SET k w")?, "-NOPERM this user has no permissions to run the 'set' command\r\n");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_monitor_sees_the_commands_of_all_workers() -> anyhow::Result<()> {
+    let setup = Setup::start(2).await?;
+    let mut monitor = setup.client()?;
+    assert_eq!(monitor.say("MONITOR")?, "+OK\r\n");
+    for number in 0..6 {
+        let mut other = setup.client()?;
+        until("the other worker knows that somebody watches", || {
+            other.say(&format!("SET k{number} v"))?;
+            monitor.socket().set_read_timeout(Some(std::time::Duration::from_millis(50)))?;
+            let Ok(line) = monitor.reply() else { return Ok(false) };
+            let line = String::from_utf8(line)?;
+            let (time, rest) = line.split_once(" [0 127.0.0.1:").unwrap_or_default();
+            assert!(
+                time.starts_with('+') && rest.ends_with(&format!("] \"SET\" \"k{number}\" \"v\"\r\n")),
+                "{line}"
+            );
+            Ok(true)
+        });
+        assert_eq!(other.say("CLIENT LIST")?.matches("name=").count(), 2, "administration is not shown");
+    }
+    monitor.command(&["RESET"])?;
+    until("it watches no more", || Ok(monitor.reply()? == b"+RESET\r\n"));
+    assert_eq!(monitor.say("GET k0")?, "$1\r\nv\r\n", "an ordinary client again");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paused_clients_wait_and_go_on() -> anyhow::Result<()> {
+    let setup = Setup::start(1).await?;
+    let (mut one, mut writer) = (setup.client()?, setup.client()?);
+    assert_eq!(one.say("CLIENT PAUSE 60000 WRITE")?, "+OK\r\n");
+    until("the other worker knows of the pause", || {
+        let mut probe = setup.client()?;
+        probe.socket().set_read_timeout(Some(std::time::Duration::from_millis(100)))?;
+        Ok(probe.say("SET probe x").is_err())
+    });
+    writer.command(&["SET", "k", "v"])?;
+    assert_eq!(one.say("GET k")?, "$-1\r\n", "reading goes on");
+    writer.socket().set_read_timeout(Some(std::time::Duration::from_millis(100)))?;
+    assert!(writer.reply().is_err(), "a write waits");
+    assert_eq!(one.say("CLIENT UNPAUSE")?, "+OK\r\n");
+    writer.socket().set_read_timeout(Some(super::DEADLINE))?;
+    assert_eq!(writer.reply()?, b"+OK\r\n");
+    // A pause ends by itself, and until then everything waits.
+    one.send(&[command(&["CLIENT", "PAUSE", "50"]), command(&["PING"])].concat())?;
+    assert_eq!(one.reply()?, b"+OK\r\n");
+    assert_eq!(one.reply()?, b"+PONG\r\n");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_published_in_a_transaction_reaches_subscribers_of_another_node() -> anyhow::Result<()> {
+    let setup = Setup::start(3).await?;
+    let (mut subscriber, mut one) = (setup.client()?, setup.client()?);
+    subscriber.command(&["SUBSCRIBE", "a", "b", "c", "d"])?;
+    for _ in 0..4 {
+        subscriber.reply()?;
+    }
+    for channel in ["a", "b", "c", "d"] {
+        one.send(
+            &[
+                command(&["MULTI"]),
+                command(&["SET", "k", channel]),
+                command(&["PUBLISH", channel, "hello"]),
+                command(&["CLIENT", "GETNAME"]),
+                command(&["GET", "k"]),
+                command(&["EXEC"]),
+            ]
+            .concat(),
+        )?;
+        let replies: Vec<_> = (0..6).map(|_| one.reply()).collect::<Result<_, _>>()?;
+        let expected = format!("*4\r\n+OK\r\n:1\r\n$-1\r\n$1\r\n{channel}\r\n");
+        assert_eq!(String::from_utf8(replies[5].clone())?, expected);
+        let expected = format!("*3\r\n$7\r\nmessage\r\n$1\r\n{channel}\r\n$5\r\nhello\r\n");
+        assert_eq!(String::from_utf8(subscriber.reply()?)?, expected);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_keeps_a_node_busy_is_in_the_slowlog() -> anyhow::Result<()> {
+    let setup = Setup::start(2).await?;
+    for node in &setup.nodes {
+        Wire::connect(node.address())?.say("CONFIG SET slowlog-log-slower-than 0")?;
+    }
+    let mut wire = setup.client()?;
+    assert_eq!(wire.say("SLOWLOG RESET")?, "+OK\r\n");
+    for key in ["foo", "bar"] {
+        wire.say(&format!("SET {key} v"))?;
+    }
+    let log = wire.say("SLOWLOG GET 100")?;
+    assert!(log.contains("foo") && log.contains("bar"), "commands of both nodes: {log}");
+    assert!(wire.say("SLOWLOG GET 1")?.starts_with("*1\r\n*6\r\n:"));
+    let len = wire.say("SLOWLOG LEN")?.trim_start_matches(':').trim().parse::<u32>()?;
+    assert!(len >= 4, "{len}");
+    let info = wire.say("INFO keyspace")?;
+    assert!(info.contains("db0:keys=2,expires=0"), "{info}");
+    assert!(wire.say("INFO")?.contains("redis_mode:cluster"));
+    assert!(wire.say("LATENCY HISTOGRAM set")?.contains("calls\r\n:2\r\n"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_of_keys_are_heard_from_every_node() -> anyhow::Result<()> {
+    let setup = Setup::start(3).await?;
+    for node in &setup.nodes {
+        Wire::connect(node.address())?.say("CONFIG SET notify-keyspace-events KEA")?;
+    }
+    let (mut subscriber, mut one) = (setup.client()?, setup.client()?);
+    assert!(subscriber.say("SUBSCRIBE __keyevent@0__:del")?.ends_with(":1\r\n"));
+    for key in ["foo", "bar", "baz", "x", "y"] {
+        one.say(&format!("SET {key} v"))?;
+        assert_eq!(one.say(&format!("DEL {key}"))?, ":1\r\n");
+        let said = String::from_utf8(subscriber.reply()?)?;
+        assert!(said.ends_with(&format!("\r\n{key}\r\n")), "{said}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_sends_and_leaves_at_once_leaves_nothing_behind() -> anyhow::Result<()> {
+    let setup = Setup::start(1).await?;
+    for number in 0..300 {
+        let mut hasty = setup.client()?;
+        match number % 3 {
+            0 => hasty.command(&["BLPOP", "queue", "0"])?,
+            1 => hasty.send(b"PING\r\nGET x\r\n*1\r\n")?,
+            _ => hasty.command(&["SUBSCRIBE", "c"])?,
+        }
+    }
+    let mut wire = setup.client()?;
+    until("nobody else is connected", || Ok(wire.say("INFO clients")?.contains("connected_clients:1\r\n")));
+    assert!(wire.say("INFO clients")?.contains("blocked_clients:0\r\n"));
+    let mut node = Wire::connect(setup.nodes[0].address())?;
+    until("nobody waits in the node", || Ok(node.say("INFO clients")?.contains("blocked_clients:0")));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_may_be_known_by_name() -> anyhow::Result<()> {
+    let setup = Setup::start(1).await?;
+    let port = setup.nodes[0].address().port();
+    setup.tell(&format!("NMCTL SETDB 2 NOFLAG db localhost:{port} 0-16383"))?;
+    let mut wire = setup.client()?;
+    assert_eq!(wire.say("SET k v")?, "+OK\r\n", "held until the name is known");
+    assert_eq!(wire.say("GET k")?, "$1\r\nv\r\n");
+    setup.tell("NMCTL SETDB 3 NOFLAG db no-such-host.invalid:1 0-16383")?;
+    let said = wire.say("GET k")?;
+    assert!(said.starts_with("-CLUSTERDOWN"), "{said}");
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Replies through the proxy are those of a redis-server, byte by byte, in RESP2 and RESP3.
 
-use capstan_testkit::RedisServer;
 use capstan_testkit::redis::Wire;
 
 use super::Setup;
+use crate::faithful::cluster_node;
 
 /// Commands whose replies have every shape that RESP3 has. `{}` of a key keeps those of one command in one slot.
 const COMMANDS: &str = "SET s hello
@@ -155,7 +155,7 @@ RESET";
 #[tokio::test(flavor = "multi_thread")]
 async fn replies_are_those_of_redis_byte_by_byte() -> anyhow::Result<()> {
     let setup = Setup::start(1).await?;
-    let redis = RedisServer::options().set("cluster-enabled", "yes").start().await?;
+    let (redis, _bus) = cluster_node().await?;
     let mut direct = Wire::connect(redis.address())?;
     direct.say("CLUSTER ADDSLOTSRANGE 0 16383")?;
     super::until("the cluster of one is ready", || {

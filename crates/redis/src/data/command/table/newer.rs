@@ -15,5 +15,9 @@ pub(super) const TABLE: &[Command] = &[
     cmd("hpttl", -5, READONLY | FAST, HASH, &[at(1, RO | ACCESS)]).newer(),
     cmd("hsetex", -6, WRITE | DENYOOM | FAST, HASH, &[at(1, RW | UPDATE)]).newer(),
     cmd("httl", -5, READONLY | FAST, HASH, &[at(1, RO | ACCESS)]).newer(),
+    cmd("waitaof", 4, NOSCRIPT | BLOCKING, CONNECTION, &[])
+        .handled(Wait)
+        .tips(&["request_policy:all_shards", "response_policy:agg_min"])
+        .newer(),
     cmd("nmctl", -2, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI, NONE, &[]).handled(Admin).newer(),
 ];

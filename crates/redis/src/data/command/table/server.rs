@@ -60,34 +60,28 @@ pub(super) const TABLE: &[Command] = &[
         .handled(AnyNode)
         .tips(NONDETERMINISTIC),
     cmd("latency", -2, NONE, NONE, &[]).with(&[
-        cmd("latency|doctor", 2, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[]).handled(Local).tips(&[
+        cmd("latency|doctor", 2, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[]).handled(AnyNode).tips(&[
             "nondeterministic_output",
             "request_policy:all_nodes",
             "response_policy:special",
         ]),
-        cmd("latency|graph", 3, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[]).handled(Local).tips(&[
+        cmd("latency|graph", 3, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[]).handled(AnyNode).tips(&[
             "nondeterministic_output",
             "request_policy:all_nodes",
             "response_policy:special",
         ]),
         cmd("latency|help", 2, LOADING | STALE, NONE, &[]).handled(AnyNode),
-        cmd("latency|histogram", -2, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[]).handled(Local).tips(&[
-            "nondeterministic_output",
-            "request_policy:all_nodes",
-            "response_policy:special",
-        ]),
-        cmd("latency|history", 3, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[]).handled(Local).tips(&[
-            "nondeterministic_output",
-            "request_policy:all_nodes",
-            "response_policy:special",
-        ]),
-        cmd("latency|latest", 2, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[]).handled(Local).tips(&[
-            "nondeterministic_output",
-            "request_policy:all_nodes",
-            "response_policy:special",
-        ]),
+        cmd("latency|histogram", -2, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[])
+            .handled(AllNodes(Merge::Histograms))
+            .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"]),
+        cmd("latency|history", 3, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[])
+            .handled(AllNodes(Merge::Concatenation))
+            .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"]),
+        cmd("latency|latest", 2, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[])
+            .handled(AllNodes(Merge::Concatenation))
+            .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"]),
         cmd("latency|reset", -2, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[])
-            .handled(Local)
+            .handled(AllNodes(Merge::Sum))
             .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
     ]),
     cmd("lolwut", -1, READONLY | FAST, NONE, &[]).handled(Local),
@@ -120,7 +114,7 @@ pub(super) const TABLE: &[Command] = &[
         cmd("module|loadex", -3, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, NONE, &[]).handled(Refused(MODULE)),
         cmd("module|unload", 3, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, NONE, &[]).handled(Refused(MODULE)),
     ]),
-    cmd("monitor", 1, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[]).handled(Forbidden),
+    cmd("monitor", 1, ADMIN | NOSCRIPT | LOADING | STALE, NONE, &[]).handled(Local),
     cmd("psync", -3, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, NONE, &[]).handled(Forbidden),
     cmd("replconf", -1, ADMIN | NOSCRIPT | LOADING | STALE | ALLOW_BUSY, NONE, &[]).handled(Forbidden),
     cmd("replicaof", 3, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, NONE, &[]).handled(Refused(REPLICAOF)),
@@ -133,16 +127,16 @@ pub(super) const TABLE: &[Command] = &[
     cmd("slaveof", 3, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, NONE, &[]).handled(Refused(REPLICAOF)),
     cmd("slowlog", -2, NONE, NONE, &[]).with(&[
         cmd("slowlog|get", -2, ADMIN | LOADING | STALE, NONE, &[])
-            .handled(Local)
+            .handled(AllNodes(Merge::Newest))
             .tips(&["request_policy:all_nodes", "nondeterministic_output"]),
         cmd("slowlog|help", 2, LOADING | STALE, NONE, &[]).handled(AnyNode),
-        cmd("slowlog|len", 2, ADMIN | LOADING | STALE, NONE, &[]).handled(Local).tips(&[
+        cmd("slowlog|len", 2, ADMIN | LOADING | STALE, NONE, &[]).handled(AllNodes(Merge::Sum)).tips(&[
             "request_policy:all_nodes",
             "response_policy:agg_sum",
             "nondeterministic_output",
         ]),
         cmd("slowlog|reset", 2, ADMIN | LOADING | STALE, NONE, &[])
-            .handled(Local)
+            .handled(AllNodes(Merge::AllOk))
             .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"]),
     ]),
     cmd("swapdb", 3, WRITE | FAST, KEYSPACE | DANGEROUS, &[]).handled(Refused(SWAPDB)),

@@ -8,7 +8,7 @@ pub(super) const TABLE: &[Command] = &[
         cmd("client|caching", 3, NOSCRIPT | LOADING | STALE, CONNECTION, &[]).handled(Local),
         cmd("client|getname", 2, NOSCRIPT | LOADING | STALE, CONNECTION, &[]).handled(Local),
         cmd("client|getredir", 2, NOSCRIPT | LOADING | STALE, CONNECTION, &[]).handled(Local),
-        cmd("client|help", 2, LOADING | STALE, CONNECTION, &[]).handled(Local),
+        cmd("client|help", 2, LOADING | STALE, CONNECTION, &[]).handled(AnyNode),
         cmd("client|id", 2, NOSCRIPT | LOADING | STALE, CONNECTION, &[]).handled(Local),
         cmd("client|info", 2, NOSCRIPT | LOADING | STALE, CONNECTION, &[])
             .handled(Local)

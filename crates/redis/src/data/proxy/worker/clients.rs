@@ -57,13 +57,7 @@ impl Worker {
         let _ = socket.set_nodelay(true);
         self.shared.counters.connections.fetch_add(1, Ordering::Relaxed);
         let id = self.shared.next_client.fetch_add(1, Ordering::Relaxed);
-        let stream = match Stream::new(socket, self.shared.tls.as_ref()) {
-            Ok(stream) => stream,
-            Err(error) => {
-                self.shared.clients.fetch_sub(1, Ordering::Relaxed);
-                return debug!(%error, "cannot begin TLS with a client");
-            }
-        };
+        let stream = Stream::new(socket, self.shared.tls.as_ref().map(|tls| &tls.server));
         let now = self.now;
         let standing = self.standing(&Role::Client(None));
         let version = self.table_version;
@@ -81,8 +75,10 @@ impl Worker {
             self.mark_session(key);
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
+            let hung_up = event.is_read_closed() || event.is_error();
             self.with_session(key, |worker, session| {
                 session.readable = true;
+                session.hung_up |= hung_up;
                 worker.read_session(session)
             });
         }
@@ -117,11 +113,23 @@ impl Worker {
     }
 
     /// Reads and takes commands until the socket is empty, the session has to wait, or its share of the turn is used.
+    /// Who has hung up is read to the end even while he waits: there is no more than the socket holds, and whoever waits
+    /// for nobody must be let go.
     fn read_session(&mut self, session: &mut Session) -> Result<(), Leave> {
+        loop {
+            self.read_once(session)?;
+            let on = session.hung_up && session.stall.is_some() && session.readable && !session.closing;
+            if !on {
+                return Ok(());
+            }
+        }
+    }
+
+    fn read_once(&mut self, session: &mut Session) -> Result<(), Leave> {
         if !session.readable || session.closing {
             return Ok(());
         }
-        if session.stall.is_some() && session.input.len() >= READ_AHEAD {
+        if session.stall.is_some() && session.input.len() >= READ_AHEAD && !session.hung_up {
             return Ok(());
         }
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -132,8 +140,9 @@ impl Worker {
                 self.end_of_input(session)
             }
             Ok(n) => {
-                // A short read has emptied the socket; the next bytes will be an event.
-                session.readable = n == scratch.len() || matches!(session.stream, Stream::Tls(_));
+                // A short read has emptied the socket, and the next bytes will be an event; the end of the stream, if
+                // it was told together with these bytes, will not.
+                session.readable = n == scratch.len() || session.hung_up || session.stream.is_tls();
                 session.active = self.now;
                 self.tally.input += n as u64;
                 self.take_bytes(session, &scratch[..n])
@@ -222,7 +231,7 @@ impl Worker {
                     return Ok(used);
                 }
                 Err(error) => {
-                    session.refuse(&format!("ERR {error}"));
+                    session.refuse(format!("ERR {error}"));
                     session.closing = true;
                     // The parser stands in the middle of nonsense: it is of no use to others.
                     return Ok(bytes.len());
@@ -282,7 +291,7 @@ impl Worker {
         match stall {
             // Woken by the reply, or by the flush, that they wait for.
             Stall::Drain | Stall::InFlight | Stall::Output => {}
-            Stall::Backlog => self.choked.push(session.key),
+            Stall::Backlog | Stall::Paused => self.choked.push(session.key),
             Stall::Held => self.held.push(session.key),
         }
     }
@@ -325,7 +334,9 @@ impl Worker {
     /// What a session had for itself goes with it.
     fn leave(&mut self, mut session: Session) {
         self.end_subscriptions(&mut session);
+        self.end_monitor(&mut session);
         self.discard_silently(&mut session);
+        self.set_blocked(&mut session, None);
         for link in session.borrowed {
             self.drop_own_link(link);
         }
@@ -336,7 +347,7 @@ impl Worker {
         self.sessions.release(session.key);
         self.shared.clients.fetch_sub(1, Ordering::Relaxed);
         let (Some(import), Some(moves)) = (session.import, &self.shared.moves) else { return };
-        let Stream::Plain(mut socket) = session.stream else {
+        let Some(mut socket) = session.stream.into_plain() else {
             return debug!("an import over TLS is not taken: proxies speak plainly to each other");
         };
         if let Err(error) = self.poll.registry().deregister(&mut socket) {

@@ -29,6 +29,7 @@ use super::arena::{Arena, Key};
 use super::gathering::Gathering;
 use super::link::{Link, Remote};
 use super::mailbox::{Letter, Mailbox};
+use super::pause::Pause;
 use super::route::Known;
 use super::session::Session;
 use super::waiter::Forwarded;
@@ -75,6 +76,10 @@ pub(super) struct Worker {
     pub(super) databases: Vec<Known>,
     /// Whether slots may be served, as of the beginning of this turn.
     pub(super) serving: Serving,
+    /// Whose clients wait, as of the beginning of this turn.
+    pub(super) pauses: Vec<Pause>,
+    /// Whether anybody watches commands, as of the beginning of this turn.
+    pub(super) is_monitored: bool,
     /// Gates that wait for commands which were sent before they were known.
     joining: Vec<Joining>,
     /// Gates that this worker has joined, or will.
@@ -147,6 +152,8 @@ impl Worker {
             table_version: 1,
             databases: Vec::new(),
             serving: Serving::NotNow,
+            pauses: Vec::new(),
+            is_monitored: false,
             joining: Vec::new(),
             joined: Vec::new(),
             scratch: vec![0; READ],
@@ -214,6 +221,8 @@ impl Worker {
             self.adopt(routing);
         }
         self.serving = self.shared.serving();
+        self.is_monitored = self.shared.monitors.load(Ordering::Acquire) > 0;
+        self.look_at_pauses();
     }
 
     fn read_letters(&mut self) {
@@ -222,6 +231,7 @@ impl Worker {
             match letter {
                 Letter::Give { session, sequence, reply } => self.give(session, sequence, &reply),
                 Letter::Roll(roll) => self.answer_roll(&roll),
+                Letter::Monitor { database, line } => self.show_to_monitors(&database, &line),
             }
         }
     }

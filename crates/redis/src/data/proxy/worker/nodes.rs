@@ -18,6 +18,7 @@ use crate::data::resp::{Form, Protocol, View, write_request};
 use super::super::Shared;
 use super::super::arena::Key;
 use super::super::link::{Condition, Link, Purpose, Remote};
+use super::super::names::{Led, Names};
 use super::super::session::{Session, Stall};
 use super::super::spread::scanned;
 use super::super::waiter::{Pass, Waiter};
@@ -32,12 +33,25 @@ const KEEP_PARTIAL: usize = 16 * 1024;
 
 /// A node that cannot be asked now: nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct Unreachable(Address);
+pub(in super::super) struct Unreachable {
+    address: Address,
+    /// Its name is being looked up: a moment later it may be known.
+    looked_up: bool,
+}
 
 impl Unreachable {
     /// What a client is told: cluster clients try again after it.
     pub(in super::super) fn error(&self) -> String {
-        format!("CLUSTERDOWN The node {} is not reachable; the command was not executed", self.0)
+        format!("CLUSTERDOWN The node {} is not reachable; the command was not executed", self.address)
+    }
+
+    /// Whether it is worth a moment's wait.
+    pub(in super::super) fn is_looked_up(&self) -> bool {
+        self.looked_up
+    }
+
+    fn at(address: Address) -> Unreachable {
+        Unreachable { address, looked_up: false }
     }
 }
 
@@ -73,17 +87,20 @@ impl Worker {
 
     fn open(&mut self, key: Key) -> Result<Key, Unreachable> {
         let Some(link) = self.links.get_mut(key) else {
-            return Err(Unreachable(self.shared.address.clone()));
+            return Err(Unreachable::at(self.shared.address.clone()));
         };
         let address = link.remote.address().clone();
         if let Condition::Down { until } = link.condition
             && self.now < until
         {
-            return Err(Unreachable(address));
+            return Err(Unreachable::at(address));
         }
-        let connected = match not_ready(&link.remote, &self.shared) {
-            None => connect(&address),
-            Some(why) => Err(io::Error::new(ErrorKind::NotConnected, why)),
+        let led = Names::lead(&self.shared, address.host(), self.now);
+        let connected = match (not_ready(&link.remote, &self.shared), led) {
+            (Some(why), _) => Err(io::Error::new(ErrorKind::NotConnected, why)),
+            (None, Led::To(ip)) => TcpStream::connect(SocketAddr::new(ip, address.port())),
+            (None, Led::NotYet) => return Err(Unreachable { address, looked_up: true }),
+            (None, Led::Nowhere) => Err(io::Error::new(ErrorKind::NotFound, "its host name leads nowhere")),
         };
         match connected {
             Ok(socket) => {
@@ -93,7 +110,7 @@ impl Worker {
             Err(error) => {
                 let waiters = self.lose(key, &error);
                 debug_assert!(waiters.is_empty(), "a link that is down has no waiters");
-                Err(Unreachable(address))
+                Err(Unreachable::at(address))
             }
         }
     }
@@ -173,18 +190,20 @@ impl Worker {
             self.mark_link(key);
         }
         if event.is_readable() || event.is_read_closed() || event.is_error() {
-            self.read_link(key);
+            self.read_link(key, event.is_read_closed() || event.is_error());
         }
     }
 
-    fn read_link(&mut self, key: Key) {
+    /// Reads until the socket is empty. A short read has emptied it, unless the event told of the end of the stream too:
+    /// no other event will.
+    fn read_link(&mut self, key: Key, hung_up: bool) {
         let Some(mut link) = self.links.take(key) else { return };
         let mut scratch = std::mem::take(&mut self.scratch);
         let outcome = loop {
             match link.read(&mut scratch) {
                 Ok(0) => break Err(ErrorKind::UnexpectedEof.into()),
                 Ok(n) => match self.take_replies(&mut link, &scratch[..n]) {
-                    Ok(()) if n < scratch.len() => break Ok(()),
+                    Ok(()) if n < scratch.len() && !hung_up => break Ok(()),
                     Ok(()) => {}
                     Err(error) => break Err(error),
                 },
@@ -280,6 +299,10 @@ impl Worker {
             Waiter::Scan { session, sequence, place, places } => {
                 self.give(session, sequence, &scanned(reply, place, places));
             }
+            Waiter::Exec(mut executed) => {
+                finish(executed.pass.take());
+                self.executed(*executed, reply);
+            }
             Waiter::SlotScan(scan) => self.slot_scanned(link, scan, reply),
             Waiter::Peer(forwarded) => self.take_forwarded(forwarded, reply),
             Waiter::ClientId => link.client_id = View::of(reply).and_then(View::integer),
@@ -299,10 +322,15 @@ impl Worker {
         {
             session.out.push(&std::mem::take(&mut all.deferred));
         }
+        if let Some(monitor) = &mut session.monitor
+            && !monitor.deferred.is_empty()
+        {
+            session.out.push(&std::mem::take(&mut monitor.deferred));
+        }
         let wake = match session.stall {
             Some(Stall::Drain) => session.replies.is_empty(),
             Some(Stall::InFlight) => session.replies.len() <= self.shared.limits.in_flight / 2,
-            Some(Stall::Output | Stall::Backlog | Stall::Held) | None => false,
+            Some(Stall::Output | Stall::Backlog | Stall::Held | Stall::Paused) | None => false,
         };
         if wake {
             self.awake.push(key);
@@ -328,7 +356,7 @@ impl Worker {
                 "-ERR connection to node {address} was lost; the command may or may not have been executed\r\n"
             )
         } else {
-            format!("-{}\r\n", Unreachable(address).error())
+            format!("-{}\r\n", Unreachable::at(address).error())
         };
         for waiter in waiters {
             self.disappoint(waiter, text.as_bytes());
@@ -361,6 +389,10 @@ impl Worker {
                 self.give_part(gathering, part, error);
             }
             Waiter::Scan { session, sequence, .. } => self.give(session, sequence, error),
+            Waiter::Exec(executed) => {
+                finish(executed.pass);
+                self.give(executed.session, executed.sequence, error);
+            }
             Waiter::SlotScan(scan) => {
                 let (session, sequence) = scan.whose();
                 self.give(session, sequence, error);
@@ -447,12 +479,6 @@ fn not_ready(remote: &Remote, shared: &Shared) -> Option<String> {
         NodeState::Ready { .. } => None,
         NodeState::NotReady { why } => Some(why.to_string()),
     }
-}
-
-/// Starts to connect. The address of a node is resolved by whoever announces it; here it must be numeric.
-fn connect(address: &Address) -> io::Result<TcpStream> {
-    let ip = address.host().parse().map_err(|e| io::Error::new(ErrorKind::InvalidInput, e))?;
-    TcpStream::connect(SocketAddr::new(ip, address.port()))
 }
 
 /// Whether the connection that was being opened is open.
