@@ -31,11 +31,13 @@ pub(crate) enum Area {
     Log,
     /// The Redis proxy beside direct access and nutcracker
     Redis,
+    /// A move of Redis slots beside redis-cli --cluster reshard
+    RedisMove,
 }
 
 impl Area {
     /// Every area, in the order of the page.
-    pub(crate) const ALL: &[Area] = &[Area::Meta, Area::Placement, Area::Log, Area::Redis];
+    pub(crate) const ALL: &[Area] = &[Area::Meta, Area::Placement, Area::Log, Area::Redis, Area::RedisMove];
 
     /// The area's heading and what its rows say.
     pub(crate) fn title(self) -> &'static str {
@@ -44,6 +46,7 @@ impl Area {
             Area::Placement => "Placement",
             Area::Log => "Replicated log",
             Area::Redis => "Redis proxy",
+            Area::RedisMove => "Moving Redis slots",
         }
     }
 
@@ -54,6 +57,7 @@ impl Area {
             Area::Placement => placement::METHOD,
             Area::Log => log::METHOD,
             Area::Redis => redis::METHOD,
+            Area::RedisMove => redis::moving::METHOD,
         }
     }
 
@@ -67,6 +71,7 @@ impl Area {
             }
             Area::Log => log::rows(scale, dir).await,
             Area::Redis => redis::rows(scale, dir).await,
+            Area::RedisMove => redis::moving::rows(scale, dir).await,
         }
     }
 }

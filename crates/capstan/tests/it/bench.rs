@@ -27,5 +27,5 @@ fn every_row_of_the_metadata_store_is_measured_beside_etcd() {
 fn an_unknown_area_names_the_known_ones() {
     let run = capstan(".".as_ref(), &["bench", "speed"]);
     assert_eq!(run.code, 2);
-    assert!(run.stderr.contains("the areas are meta, placement, log, redis and all"), "{run:#?}");
+    assert!(run.stderr.contains("the areas are meta, placement, log, redis, redis-move and all"), "{run:#?}");
 }

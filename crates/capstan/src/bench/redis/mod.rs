@@ -1,6 +1,7 @@
 //! Area `redis`: our proxy beside direct access and beside nutcracker, in front of the same redis-server.
 
 mod client;
+pub(super) mod moving;
 mod servers;
 
 use std::path::Path;

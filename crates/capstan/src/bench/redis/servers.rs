@@ -22,12 +22,25 @@ const TICK_US: f64 = 10_000.0;
 /// A redis-server without persistence.
 pub(super) struct Node {
     pub(super) port: u16,
+    /// Where others of its cluster reach it, if it has one.
+    pub(super) bus: u16,
     _child: Child,
 }
 
 impl Node {
     pub(super) async fn start(dir: &Path) -> Result<Node> {
-        let [port, _] = free_ports()?;
+        Node::with(dir, &[]).await
+    }
+
+    /// One that can be a part of a Redis Cluster, and stays a primary when its last slot has left.
+    pub(super) async fn in_cluster_mode(dir: &Path) -> Result<Node> {
+        Node::with(dir, &["--cluster-enabled", "yes", "--cluster-allow-replica-migration", "no"]).await
+    }
+
+    async fn with(dir: &Path, more: &[&str]) -> Result<Node> {
+        let [port, bus] = free_ports()?;
+        let dir = &dir.join(format!("node-{port}"));
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let mut command = Command::new("redis-server");
         command.args([
             "--port",
@@ -40,10 +53,14 @@ impl Node {
             "no",
             "--dir",
         ]);
-        command.arg(dir);
+        command.arg(dir).args(more);
+        if !more.is_empty() {
+            // Else the port is ten thousand higher, which need not be free, nor be a port.
+            command.args(["--cluster-port", &bus.to_string()]);
+        }
         let child = spawn(command, dir, "redis-server")?;
         answers(port).await.context("redis-server")?;
-        Ok(Node { port, _child: child })
+        Ok(Node { port, bus, _child: child })
     }
 }
 
@@ -66,7 +83,7 @@ impl Running {
     pub(super) async fn start(front: Front, node: &Node, dir: &Path) -> Result<Running> {
         let [port, stats] = free_ports()?;
         let command = match front {
-            Front::Ours => ours(port, dir)?,
+            Front::Ours => ours(port, dir, "proxy")?,
             Front::Nutcracker => nutcracker(port, stats, node.port, dir)?,
         };
         let child = spawn(command, dir, &format!("{front:?}"))?;
@@ -78,6 +95,14 @@ impl Running {
             anyhow::ensure!(reply.starts_with("+OK"), "the proxy refused its slots: {reply}");
         }
         Ok(running)
+    }
+
+    /// A proxy of ours with a name of its own, which knows nothing yet.
+    pub(super) async fn proxy(name: &str, dir: &Path) -> Result<Running> {
+        let [port, _] = free_ports()?;
+        let child = spawn(ours(port, dir, name)?, dir, name)?;
+        answers(port).await.with_context(|| name.to_owned())?;
+        Ok(Running { port, child })
     }
 
     /// Processor time so far, user and system.
@@ -98,10 +123,10 @@ impl Running {
     }
 }
 
-fn ours(port: u16, dir: &Path) -> Result<Command> {
+fn ours(port: u16, dir: &Path, name: &str) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot find this binary")?);
     command.args(["redis", "proxy", "--log-level", "warn", "--listen", &format!("127.0.0.1:{port}")]);
-    command.arg("--state-dir").arg(dir.join("proxy"));
+    command.arg("--state-dir").arg(dir.join(name));
     command.env_remove("CAPSTAN_CONFIG").env_remove("CAPSTAN_META");
     Ok(command)
 }
@@ -140,7 +165,7 @@ async fn answers(port: u16) -> Result<()> {
 }
 
 /// One command, one reply that fits into a packet.
-async fn ask(port: u16, command: &str) -> Result<String> {
+pub(super) async fn ask(port: u16, command: &str) -> Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.write_all(command.as_bytes()).await?;
     let mut reply = vec![0; 4096];
