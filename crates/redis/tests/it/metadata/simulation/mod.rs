@@ -10,14 +10,14 @@ pub mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use capstan_testkit::seed::{seeds, soak};
+use capstan_testkit::seed::{known_seeds, seeds, soak};
 
 use world::{Sabotage, simulate};
 
 #[test]
 fn small_worlds_keep_their_promises() {
     let (mut worlds, mut sum) = (0, world::Deeds::default());
-    seeds(soak(25, 5_000), |seed| {
+    known_seeds(soak(25, 5_000), |seed| {
         let deeds = simulate(seed, None);
         worlds += 1;
         sum.crashes += deeds.crashes;
@@ -43,6 +43,13 @@ fn a_replaced_proxy_does_not_serve_beside_its_successor() {
 #[test]
 fn a_tree_is_sound_at_every_moment() {
     simulate(39, None);
+}
+
+/// A cluster that let a lost primary go and was then made smaller: its creation is over, and nobody has the slots.
+#[test]
+#[ignore = "a defect that is not mended: docs/redis-control.md names it among the limits"]
+fn slots_that_were_given_up_get_an_owner() {
+    simulate(6_271_562_721_701_550_940, None);
 }
 
 #[test]
