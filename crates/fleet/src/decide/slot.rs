@@ -91,6 +91,10 @@ impl Host<'_, '_> {
         if let Some(Standing::Failed(failure)) = self.rollout.standings.get(&self.lrn) {
             return Some(self.gone_wrong(failure.clone()));
         }
+        let wanted = self.rollout.orders.retry.get(&self.lrn).copied().unwrap_or(0);
+        if report.is_some_and(|report| report.error) && self.desired.attempt < wanted {
+            return Some(self.once_more(wanted));
+        }
         let through = report
             .is_some_and(|report| !report.error && (report.finished || report.step > self.desired.through));
         if through {
@@ -143,6 +147,13 @@ impl Host<'_, '_> {
             Some(_) => self.to(Phase::Failed, None, "failed and is back in service"),
             None => self.to(Phase::Done, None, "is through"),
         })
+    }
+
+    /// Somebody had it tried again before its failure was seen here: it keeps its slot for that.
+    fn once_more(&self, attempt: u32) -> HostMove {
+        let mut next = self.to(Phase::Run, None, "is tried again");
+        next.desired.attempt = attempt;
+        next
     }
 
     /// A host that does not work after a step: back to what it had, if it may, else it stays out of service.

@@ -92,13 +92,11 @@ impl Worker {
             Event::Finished(finished) => self.finished(state, finished, &mut effects),
             Event::RolledBack(rolled_back) => self.rolled_back(state, rolled_back, &mut effects),
             Event::Crashed(why) => self.crashed(state, why, &mut effects),
-            Event::LeaseHeld => {
-                self.leased = true;
-                state
-            }
-            Event::LeaseLost => {
-                self.leased = false;
-                state
+            // What was seen before may be old by now: what is seen next is obeyed.
+            Event::LeaseHeld | Event::LeaseLost => {
+                self.leased = matches!(event, Event::LeaseHeld);
+                self.state = state;
+                return effects;
             }
             Event::Reported { written } => self.reported(state, written),
         };

@@ -152,9 +152,8 @@ impl Hands {
         let mut lease = self.session.as_ref().map(Session::state);
         let mut event = Event::Seen(inputs(&changes.mark_seen(), &self.tree, self.lrn));
         loop {
-            let mut effects = worker.step(self.lease());
-            effects.extend(worker.step(event));
-            for effect in effects {
+            worker.step(self.lease());
+            for effect in worker.step(event) {
                 match effect {
                     Effect::Cancel => cancel.cancel(),
                     Effect::Report(report) => self.begin(&mut jobs, &mut cancel, stop, Job::Report(report)),
@@ -182,7 +181,7 @@ impl Hands {
                     Some(delta) => Event::Seen(inputs(&delta.after, &self.tree, self.lrn)),
                     None => break,
                 },
-                () = renewed(&mut lease) => self.lease(),
+                () = renewed(&mut lease) => Event::Seen(inputs(&changes.mark_seen(), &self.tree, self.lrn)),
             };
         }
         cancel.cancel();

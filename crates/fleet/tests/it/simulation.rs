@@ -108,6 +108,12 @@ fn hosts_that_left_hold_no_slots() {
     comes_to_rest(&Scenario::tiny(3_873_522_263_687_172_542));
 }
 
+/// An operator had a host tried again before the updater had seen that it failed: it kept its slot and did nothing.
+#[test]
+fn a_retry_that_is_quicker_than_the_updater_is_obeyed() {
+    comes_to_rest(&Scenario::tiny(13_795_843_435_374_572_777));
+}
+
 /// An operator who finds no leader, and the election that is under way anyway, made two of them.
 #[test]
 fn nobody_is_elected_while_another_leads() {
