@@ -253,9 +253,10 @@ pub(super) fn catch_up(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> V
 
 fn lags(rollout: &Rollout<'_>, lrn: Lrn, through: u32) -> bool {
     let Some(Standing::At(step)) = rollout.standings.get(&lrn) else { return false };
-    // A barrier that is released lets who has announced it run by itself.
-    let runs_anyway =
-        rollout.released.is_some_and(|released| released.only.is_none() && released.step == *step);
+    // A barrier that is released lets who has announced it run by itself, and what was done once lets it pass.
+    let runs_anyway = rollout
+        .released
+        .is_some_and(|released| (released.only.is_none() || released.done) && released.step == *step);
     let wanted = rollout.orders.retry.get(&lrn).copied().unwrap_or(0);
     let granted = rollout.desired(lrn).is_some_and(|desired| {
         desired.through >= *step && desired.attempt >= wanted && desired.failure.is_none()

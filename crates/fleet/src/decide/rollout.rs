@@ -257,6 +257,12 @@ impl<'w> Rollout<'w> {
             {
                 done.max(first)
             }
+            // What one host did for all is behind everybody.
+            (Some(Segment { kind: SegmentKind::Once, first, .. }), Some(released))
+                if released.step > first || (released.step == first && released.done) =>
+            {
+                done.max(first)
+            }
             _ => done,
         }
     }

@@ -11,7 +11,7 @@ use capstan_fleet::safety::Violation;
 use capstan_fleet::simulate::table::{TableOptions, table};
 use capstan_fleet::simulate::{Faults, Report, Sabotage, Scenario, simulate};
 use capstan_fleet::spec::{Amount, Policy};
-use capstan_testkit::seed::{seeds, soak};
+use capstan_testkit::seed::{known_seeds, seeds, soak};
 
 /// Everything that must have happened somewhere, or the run has shown nothing.
 const DEEDS: [&str; 20] = [
@@ -44,43 +44,40 @@ fn comes_to_rest(scenario: &Scenario) -> Report {
     report
 }
 
-fn come_to_rest(count: usize, scenario: fn(u64) -> Scenario) {
+/// The seeds from this one on, and fresh ones in the long form.
+fn come_to_rest(first: u64, count: usize, scenario: fn(u64) -> Scenario) {
     let mut happened: BTreeMap<&str, u64> = BTreeMap::new();
     let mut fleets = 0;
-    seeds(count, |seed| {
+    known_seeds(count, |seed| {
         fleets += 1;
-        for (deed, times) in comes_to_rest(&scenario(seed)).deeds {
+        for (deed, times) in comes_to_rest(&scenario(first.wrapping_add(seed))).deeds {
             *happened.entry(deed).or_default() += times;
         }
     });
     let missing: Vec<&str> = DEEDS.into_iter().filter(|deed| !happened.contains_key(deed)).collect();
-    assert!(fleets < 400 || missing.is_empty(), "there was no {missing:?} in {fleets} fleets: {happened:?}");
+    assert!(fleets < 200 || missing.is_empty(), "there was no {missing:?} in {fleets} fleets: {happened:?}");
 }
 
 #[test]
-fn thousands_of_tiny_fleets_keep_the_rules_and_come_to_rest() {
-    come_to_rest(soak(500, 50_000), Scenario::tiny);
+fn tiny_fleets_keep_the_rules_and_come_to_rest() {
+    come_to_rest(0, soak(250, 50_000), Scenario::tiny);
 }
 
-/// The same again and again, on other cores.
+/// The same again, on the other core.
 #[test]
-fn thousands_of_tiny_fleets_keep_the_rules_and_come_to_rest_2() {
-    come_to_rest(soak(500, 50_000), Scenario::tiny);
-}
-
-#[test]
-fn thousands_of_tiny_fleets_keep_the_rules_and_come_to_rest_3() {
-    come_to_rest(soak(500, 50_000), Scenario::tiny);
-}
-
-#[test]
-fn thousands_of_tiny_fleets_keep_the_rules_and_come_to_rest_4() {
-    come_to_rest(soak(500, 50_000), Scenario::tiny);
+fn more_tiny_fleets_keep_the_rules_and_come_to_rest() {
+    come_to_rest(1_000, soak(250, 50_000), Scenario::tiny);
 }
 
 #[test]
 fn small_fleets_keep_the_rules_and_come_to_rest() {
-    come_to_rest(soak(60, 20_000), Scenario::small);
+    come_to_rest(0, soak(40, 20_000), Scenario::small);
+}
+
+/// A host that had failed and was tried again came behind something that was done once, and nobody told it to go on.
+#[test]
+fn a_retry_behind_what_was_done_once_is_obeyed() {
+    comes_to_rest(&Scenario::tiny(6739519633261586891));
 }
 
 /// A host left while it was drained and joined again under the same number: no request was about it, nobody took its
