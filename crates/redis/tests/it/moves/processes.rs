@@ -1,7 +1,9 @@
 //! The processes of an installation, each a child of the test that can be killed: store, hosts and coordinators.
 
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -158,9 +160,24 @@ impl CoordinatorProcess {
     }
 }
 
+/// Waits for the end of the test, however it ends, and then for that of the host; its nodes end last.
+const REAPER: &str = "read -r over; sleep 1; for record in \"$1\"/node-*/node.json; do \
+    pid=$(sed -n 's/.*\"pid\":\\([0-9]*\\).*/\\1/p' \"$record\"); \
+    grep -q redis-server \"/proc/$pid/cmdline\" 2>/dev/null && kill -KILL \"$pid\"; done";
+
+/// Ends the nodes of a host when the test is killed: they outlive their host on purpose.
+fn reaper(dir: &Path) -> std::process::Child {
+    let mut command = std::process::Command::new("/bin/sh");
+    command.args(["-c", REAPER, "reaper"]).arg(nodes_dir(dir));
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    // Whoever ends the test may end its whole group.
+    command.process_group(0).spawn().unwrap()
+}
+
 /// A host that can be killed: its proxy, or one of its nodes.
 pub(super) struct HostProcess {
     process: Process,
+    reaper: std::process::Child,
     port: Port,
     nodes: Vec<Port>,
     arguments: Vec<String>,
@@ -175,7 +192,8 @@ impl HostProcess {
             vec![endpoint.to_owned(), port.addr().to_string(), dir.path().display().to_string()];
         arguments.extend(nodes.iter().map(|node| node.addr().to_string()));
         let process = spawn(HOST, &dir, &arguments).await;
-        HostProcess { process, port, nodes, arguments, dir }
+        let reaper = reaper(dir.path());
+        HostProcess { process, reaper, port, nodes, arguments, dir }
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -233,6 +251,8 @@ impl Drop for HostProcess {
     fn drop(&mut self) {
         self.process.kill9().ok();
         self.nodes.iter().for_each(|node| self.kill_node(&node.addr()));
+        self.reaper.kill().ok();
+        self.reaper.wait().ok();
     }
 }
 
