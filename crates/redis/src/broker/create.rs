@@ -8,6 +8,7 @@ use capstan_meta::{Store, clock};
 
 use super::draft::{Draft, NODES_PER_TXN, seconds};
 use super::edit::Edit;
+use super::entries::{join, uncovered};
 use super::error::BrokerError;
 use super::place::{Missing, Pool, missing};
 use super::settle::{Next, settle};
@@ -15,7 +16,7 @@ use super::tree::{ClusterTree, Tree};
 use crate::address::Address;
 use crate::keys::*;
 use crate::spec::{ClusterConfig, ClusterSpec, MAX_CLUSTER_NAME, MAX_NODES, MAX_REPLICAS};
-use crate::status::{NodeRecord, Place};
+use crate::status::{NodeRecord, Place, SlotEntry};
 
 /// Creates a cluster: first its specification and epoch, together with the task that completes it; then its nodes, in
 /// as few transactions as the store takes. Whoever stops in between leaves a task that any coordinator completes.
@@ -171,18 +172,32 @@ pub fn plan_nodes(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, now: u
         edit.add(record);
         count += 1;
     }
-    let mut draft = match count {
+    let given = if ends { adopt_orphans(&mut edit) } else { 0 };
+    let mut draft = match count + given {
         0 => {
             let mut draft = Draft::new(format!("cluster {name} is complete"));
             draft.guard(ClusterEpochKey { cluster: name.clone() }.as_seen(cluster.epoch.as_deref()));
             draft
         }
-        count => edit.finish(format!("take {count} nodes for cluster {name}"), now),
+        _ => edit.finish(format!("take {count} nodes for cluster {name}"), now),
     };
     if ends {
         draft.guard(task_key.unchanged(task)).then(task_key.delete());
     }
     Creation::Next(draft)
+}
+
+/// Slots that were let go with a lost primary, and that no new one shares because none is wanted any more: the primary
+/// with the fewest takes them. Returns how many ranges there were.
+fn adopt_orphans(edit: &mut Edit<'_>) -> usize {
+    let orphans = uncovered(edit.nodes.values().flat_map(NodeRecord::owned));
+    for range in &orphans {
+        let primaries = edit.nodes.values_mut().filter(|node| node.is_primary());
+        if let Some(fewest) = primaries.min_by_key(|node| node.slot_count()) {
+            join(&mut fewest.slots, SlotEntry::stable(*range));
+        }
+    }
+    orphans.len()
 }
 
 /// Create Node: one more primary, without slots; a free node of the broker's choice, or the one that is named.
