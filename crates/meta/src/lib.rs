@@ -21,6 +21,7 @@ pub mod request;
 pub mod session;
 pub mod store;
 mod task;
+pub mod tls;
 pub mod view;
 pub mod wire;
 

@@ -198,18 +198,7 @@ impl<'w> Rollout<'w> {
     /// Whether a host has done a step.
     #[must_use]
     pub fn has_done(&self, lrn: Lrn, step: u32) -> bool {
-        match self.standings.get(&lrn) {
-            Some(Standing::Finished) => true,
-            Some(Standing::At(at)) => *at > step,
-            Some(
-                Standing::Left
-                | Standing::Skipped
-                | Standing::Failed(_)
-                | Standing::Absent
-                | Standing::Silent,
-            )
-            | None => false,
-        }
+        self.has_announced(lrn, step.saturating_add(1))
     }
 
     /// Whether a host has announced a step, or is past it.

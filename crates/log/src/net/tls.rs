@@ -5,12 +5,12 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use capstan_meta::tls::{self, invalid};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::client::verify_server_name;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
-use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::server::ParsedCertificate;
+use tokio_rustls::rustls::{self, ClientConfig, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
 
 use crate::keys::HolderId;
@@ -32,28 +32,15 @@ impl Tls {
     /// Reads a certificate chain, its key and the authority of all holders; all in PEM. The certificate must be good for
     /// servers and clients and have the holder's id among its DNS names.
     pub fn from_pem(chain: &[u8], key: &[u8], authority: &[u8]) -> io::Result<Tls> {
-        let chain = certificates(chain)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(invalid)?;
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(authority)? {
-            roots.add(certificate).map_err(invalid)?;
-        }
-        let roots = Arc::new(roots);
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider));
-        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(invalid)?
-            .with_client_cert_verifier(verifier.build().map_err(invalid)?)
-            .with_single_cert(chain.clone(), key.clone_key())
-            .map_err(invalid)?;
+        let mut server = tls::server(chain, key, Some(authority))?;
         // A link only writes: tickets would wait in its socket for ever.
         server.send_tls13_tickets = 0;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(invalid)?
-            .with_root_certificates(roots)
-            .with_client_auth_cert(chain, key)
+            .with_root_certificates(tls::authority(authority)?)
+            .with_client_auth_cert(tls::certificates(chain)?, tls::private_key(key)?)
             .map_err(invalid)?;
         Ok(Tls { server: Arc::new(server), client: Arc::new(client) })
     }
@@ -83,16 +70,4 @@ pub(super) fn speaks_for(stream: &server::TlsStream<TcpStream>, holder: &HolderI
 
 fn name_of(holder: &HolderId) -> io::Result<ServerName<'static>> {
     ServerName::try_from(holder.as_str().to_owned()).map_err(invalid)
-}
-
-fn certificates(pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
-    let found: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(invalid)?;
-    if found.is_empty() {
-        return Err(invalid("no certificate in the PEM"));
-    }
-    Ok(found)
-}
-
-fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, error)
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_rustls::rustls;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::tls;
 
 /// How a store is served.
 #[derive(Clone, Debug)]
@@ -84,25 +84,7 @@ impl fmt::Debug for Tls {
 impl Tls {
     /// Reads a certificate chain, its key and, to demand certificates from clients, their authority; all in PEM.
     pub fn from_pem(chain: &[u8], key: &[u8], client_authority: Option<&[u8]>) -> io::Result<Tls> {
-        let chain = certificates(chain)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(invalid)?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let versions = rustls::ServerConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(invalid)?;
-        let clients = match client_authority {
-            None => versions.with_no_client_auth(),
-            Some(authority) => {
-                let mut roots = rustls::RootCertStore::empty();
-                for certificate in certificates(authority)? {
-                    roots.add(certificate).map_err(invalid)?;
-                }
-                let verifier =
-                    rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                versions.with_client_cert_verifier(verifier.build().map_err(invalid)?)
-            }
-        };
-        let mut config = clients.with_single_cert(chain, key).map_err(invalid)?;
+        let mut config = tls::server(chain, key, client_authority)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Tls(Arc::new(config)))
     }
@@ -110,16 +92,4 @@ impl Tls {
     pub(super) fn acceptor(&self) -> tokio_rustls::TlsAcceptor {
         tokio_rustls::TlsAcceptor::from(self.0.clone())
     }
-}
-
-fn certificates(pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
-    let found: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(invalid)?;
-    if found.is_empty() {
-        return Err(invalid("no certificate in the PEM"));
-    }
-    Ok(found)
-}
-
-fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, error)
 }

@@ -140,10 +140,10 @@ async fn a_drain_of_a_host_that_left_is_taken_back() {
     two_hosts(&mut rig).await;
     let host = HostId::new("gone").unwrap();
     let services = vec![ServiceName::new("svc").unwrap()];
-    rig.put(&HostKey { host: host.clone() }, &HostRecord { services, ..HostRecord::default() }).await;
+    let record = HostRecord { services: services.clone(), ..HostRecord::default() };
+    rig.put(&HostKey { host: host.clone() }, &record).await;
     for (name, by) in [("gone", "fleet"), ("other", "ann")] {
-        let host = HostId::new(name).unwrap();
-        let services = vec![ServiceName::new("svc").unwrap()];
+        let (host, services) = (HostId::new(name).unwrap(), services.clone());
         let wish = Ask { asked_by: by.to_owned(), reason: "update".to_owned(), asked_at: 1, services };
         ask(&rig.store, &host, &wish).await.unwrap();
     }

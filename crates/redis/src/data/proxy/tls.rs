@@ -6,8 +6,6 @@ use std::io;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// TLS for clients.
 #[derive(Clone, Debug)]
@@ -43,33 +41,7 @@ impl ClientTls {
         client_authority: Option<&[u8]>,
         plain: PlainClients,
     ) -> io::Result<ClientTls> {
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(invalid)?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let versions = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(invalid)?;
-        let clients = match client_authority {
-            None => versions.with_no_client_auth(),
-            Some(authority) => {
-                let mut roots = rustls::RootCertStore::empty();
-                for certificate in certificates(authority)? {
-                    roots.add(certificate).map_err(invalid)?;
-                }
-                let verifier =
-                    rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                versions.with_client_cert_verifier(verifier.build().map_err(invalid)?)
-            }
-        };
-        let server = clients.with_single_cert(certificates(chain)?, key).map_err(invalid)?;
+        let server = capstan_meta::tls::server(chain, key, client_authority)?;
         Ok(ClientTls::new(Arc::new(server), plain))
     }
-}
-
-fn certificates(pem: &[u8]) -> io::Result<Vec<CertificateDer<'static>>> {
-    let found: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(invalid)?;
-    if found.is_empty() { Err(invalid("no certificate in the PEM")) } else { Ok(found) }
-}
-
-fn invalid(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, error)
 }

@@ -38,8 +38,6 @@ INFO cluster|INFO nosuch|COMMAND INFO get nosuch mget object|encoding|HELLO";
 #[tokio::test]
 async fn answers_have_the_bytes_of_redis() -> anyhow::Result<()> {
     let (node, bus) = cluster_node().await?;
-    let mut setup = Wire::connect(node.address())?;
-    setup.say("CLUSTER ADDSLOTSRANGE 0 16383")?;
     let routing = routing(&node.address().to_string())?;
     let our_bus = node.address().port().checked_add(10_000).unwrap_or(0);
     for (protocol, version) in [(Protocol::Resp2, "2"), (Protocol::Resp3, "3")] {
@@ -70,7 +68,6 @@ fn without_client_id(hello: &str) -> String {
 async fn the_line_of_a_node_is_read_like_that_of_redis() -> anyhow::Result<()> {
     let (node, bus) = cluster_node().await?;
     let mut wire = Wire::connect(node.address())?;
-    wire.say("CLUSTER ADDSLOTSRANGE 0 16383")?;
     let redis = shape(&wire.say("CLUSTER NODES")?, bus.number());
     let routing = routing(&node.address().to_string())?;
     let our_bus = node.address().port().checked_add(10_000).unwrap_or(0);

@@ -14,8 +14,8 @@ use capstan_redis::data::command::find;
 use capstan_redis::data::resp::{Limits, Protocol, Request, RequestParser, Trust, Writer};
 use capstan_redis::data::state::{Database, ProxyState, Routing, Verdict};
 use capstan_redis::nmctl::Message;
-use capstan_testkit::redis::command;
-use capstan_testkit::{Port, RedisServer};
+use capstan_testkit::redis::{Wire, command};
+use capstan_testkit::{Port, RedisServer, eventually_blocking};
 
 /// A redis-server in cluster mode that has every slot, and the port of its bus.
 pub async fn cluster_node() -> anyhow::Result<(RedisServer, Port)> {
@@ -24,7 +24,14 @@ pub async fn cluster_node() -> anyhow::Result<(RedisServer, Port)> {
         .set("cluster-enabled", "yes")
         .set("cluster-port", bus.number().to_string())
         .set("cluster-announce-ip", "127.0.0.1");
-    Ok((options.start().await?, bus))
+    let node = options.start().await?;
+    let mut wire = Wire::connect(node.address())?;
+    wire.say("CLUSTER ADDSLOTSRANGE 0 16383")?;
+    eventually_blocking("the cluster of one is well", Duration::from_secs(30), || {
+        let info = wire.say("CLUSTER INFO").map_err(|error| error.to_string())?;
+        if info.contains("cluster_state:ok") { Ok(()) } else { Err(info) }
+    });
+    Ok((node, bus))
 }
 
 /// Lets somebody look at a request as the proxy sees it.

@@ -2,11 +2,8 @@
 //! wrong numbers of arguments, right and wrong types, options in any case and any place, big and binary words; in
 //! pipelines, in transactions, in scripts; RESP2 and RESP3. The replies are compared byte by byte.
 
-use std::time::Duration;
-
 use anyhow::ensure;
 use capstan_redis::data::command::{Command, Handling, commands};
-use capstan_testkit::eventually_blocking;
 use capstan_testkit::redis::{Wire, command};
 use capstan_testkit::seed::{rng, seeds, soak};
 use rand::RngExt;
@@ -202,12 +199,6 @@ fn is_justified(lines: &[Words], redis: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn random_conversations_are_those_of_redis() -> anyhow::Result<()> {
     let (redis, _bus) = cluster_node().await?;
-    let mut setup = Wire::connect(redis.address())?;
-    setup.say("CLUSTER ADDSLOTSRANGE 0 16383")?;
-    eventually_blocking("the cluster of one is well", Duration::from_secs(30), || {
-        let info = setup.say("CLUSTER INFO").map_err(|e| e.to_string())?;
-        if info.contains("cluster_state:ok") { Ok(()) } else { Err(info) }
-    });
     let proxies = Proxies::start(1).await?;
     let from = candidates();
     ensure!(from.len() > 250, "only {} commands", from.len());

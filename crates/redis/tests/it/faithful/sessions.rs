@@ -1,8 +1,5 @@
 //! Whole conversations: does a proxy say, byte by byte, what a redis-server in cluster mode says?
 
-use std::time::Duration;
-
-use capstan_testkit::eventually_blocking;
 use capstan_testkit::redis::{Wire, command};
 
 use super::cluster_node;
@@ -138,12 +135,6 @@ async fn conversations_are_those_of_redis() -> anyhow::Result<()> {
 
 async fn compare(conversations: &str) -> anyhow::Result<()> {
     let (redis, _bus) = cluster_node().await?;
-    let mut setup = Wire::connect(redis.address())?;
-    setup.say("CLUSTER ADDSLOTSRANGE 0 16383")?;
-    eventually_blocking("the cluster of one is well", Duration::from_secs(30), || {
-        let info = setup.say("CLUSTER INFO").map_err(|e| e.to_string())?;
-        if info.contains("cluster_state:ok") { Ok(()) } else { Err(info) }
-    });
     let proxies = Proxies::start(1).await?;
     let mut different = Vec::new();
     for conversation in conversations.lines() {
