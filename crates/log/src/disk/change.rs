@@ -11,8 +11,8 @@ const CREATE: u8 = 4;
 const RESET: u8 = 5;
 const REMOVE: u8 = 6;
 const TRUST: u8 = 7;
-/// Kind, log, length of what follows.
-const HEADER: usize = 13;
+/// Bytes before what a change carries: kind, log, length of what follows.
+pub(super) const HEADER: usize = 13;
 
 /// A change of one log.
 #[derive(Clone, Debug, PartialEq, Eq)]

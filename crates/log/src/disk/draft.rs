@@ -1,11 +1,11 @@
-//! What goes into the next group? Appends of any logs, encoded one behind the other while the group before is synced.
+//! What goes into the next group? The appends of any logs that wait while the group before is made durable.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::change;
 use super::error::DiskResult;
-use super::journal::Group;
+use super::group::Group;
 use super::record;
 use super::shelf::Shelf;
 use super::tail::Chunk;
@@ -27,10 +27,12 @@ pub struct Append {
     pub done: Done,
 }
 
-/// A group of appends that nobody has checked against their logs yet.
+/// Appends for one group.
+#[derive(Default)]
 pub struct Draft {
-    group: Group,
-    staged: Vec<Staged>,
+    appends: Vec<Append>,
+    /// Bytes of their records.
+    bytes: usize,
 }
 
 /// One append of a group.
@@ -45,50 +47,35 @@ pub struct Staged {
 }
 
 impl Draft {
-    /// An empty draft, with room for so many bytes.
-    pub fn for_bytes(expected: usize) -> Draft {
-        Draft { group: Group::for_bytes(expected), staged: Vec::new() }
-    }
-
     /// Whether no more fits.
     pub fn is_full(&self) -> bool {
-        self.staged.len() >= GROUP_APPENDS || self.group.len() >= GROUP_BYTES
-    }
-
-    /// Bytes of content so far.
-    pub fn bytes(&self) -> usize {
-        self.group.len()
+        self.appends.len() >= GROUP_APPENDS || self.bytes >= GROUP_BYTES
     }
 
     /// Adds an append.
     pub fn add(&mut self, append: Append) {
-        let Append { shelf, entries, done } = append;
-        let first = entries.first().map_or(Offset::ZERO, |entry| entry.offset);
-        let encode = |out: &mut Vec<u8>| entries.iter().for_each(|e| record::encode(out, shelf.salt(), e));
-        let records = change::put_append(self.group.content(), shelf.id, encode);
-        self.staged.push(Staged { shelf, offsets: first..first.plus(entries.len()), records, done });
+        self.bytes += append.entries.iter().map(record::size).sum::<usize>();
+        self.appends.push(append);
     }
 
     /// The group, and what follows from it when it is durable. One log's trouble is not the others': appends that do not
-    /// follow on what their log has are taken out and come back with the reason.
-    pub fn check(self) -> (Group, Vec<Staged>, Vec<Told>) {
-        let (mut good, mut refused) = (Vec::with_capacity(self.staged.len()), Vec::new());
-        for staged in self.staged {
-            match staged.shelf.place(&staged.offsets) {
-                Ok(()) => good.push(staged),
-                Err(error) => refused.push((staged.done, Err(error))),
+    /// follow on what their log has are left out and come back with the reason.
+    pub fn stage(self) -> (Group, Vec<Staged>, Vec<Told>) {
+        let mut group = Group::for_bytes(self.bytes + self.appends.len() * change::HEADER);
+        let (mut staged, mut refused) = (Vec::with_capacity(self.appends.len()), Vec::new());
+        for Append { shelf, entries, done } in self.appends {
+            let first = entries.first().map_or(Offset::ZERO, |entry| entry.offset);
+            let offsets = first..first.plus(entries.len());
+            if let Err(error) = shelf.place(&offsets) {
+                refused.push((done, Err(error)));
+                continue;
             }
+            let encode =
+                |out: &mut Vec<u8>| entries.iter().for_each(|e| record::encode(out, shelf.salt(), e));
+            let records = group.append(shelf.id, encode);
+            staged.push(Staged { shelf, offsets, records, done });
         }
-        let mut group = self.group;
-        if !refused.is_empty() {
-            group = rebuild(&mut group, &mut good);
-        }
-        (group, good, refused)
-    }
-
-    /// Everybody, to be told that it did not happen.
-    pub fn refuse(self) -> impl Iterator<Item = Done> {
-        self.staged.into_iter().map(|staged| staged.done)
+        (group, staged, refused)
     }
 }
 
@@ -116,15 +103,4 @@ impl Staged {
     pub fn log(&self) -> u64 {
         self.shelf.id
     }
-}
-
-/// The same group with only these appends.
-fn rebuild(group: &mut Group, kept: &mut [Staged]) -> Group {
-    let mut rebuilt = Group::for_bytes(group.len());
-    for staged in kept {
-        let records = &group.content()[staged.records.clone()];
-        let copy = |out: &mut Vec<u8>| out.extend_from_slice(records);
-        staged.records = change::put_append(rebuilt.content(), staged.shelf.id, copy);
-    }
-    rebuilt
 }

@@ -4,9 +4,8 @@
 //! again: overwriting blocks that exist needs no file-system transaction, so a sync costs what the device needs and
 //! nothing more. While no prepared file is there, one grows under the writing. Groups are written through handles with
 //! `O_DSYNC`: that waits for the blocks of the group alone, where `fdatasync` waits for all of the file, the other group
-//! on its way included. A group begins on a block of its own, has a number and a checksum; what an earlier use of the
-//! file left behind has a lower number. Two groups may be on their way at a time, so each also says which group was
-//! durable when it was written: whatever is missing behind that one was never acknowledged.
+//! on its way included. Where the file system has `O_DIRECT` they also pass by the page cache, from which nobody would
+//! read them.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,74 +14,43 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use bytes::Bytes;
 use nix::fcntl::OFlag;
 
 use super::error::{DiskError, DiskResult};
 use super::files::sync_dir;
-use super::record::crc32c;
+use super::group::{BLOCK, Group};
 
-/// Groups begin at multiples of this, so that no acknowledged byte is ever written again.
-pub(super) const BLOCK: usize = 4096;
-/// Bytes before the content of a group.
-pub(super) const GROUP_HEADER: usize = 32;
-pub(super) const MAGIC: u32 = 0x4a50_4143;
-/// Says that a group's header has the number of a group that was durable when it was written.
-pub(super) const KNOWS_DURABLE: u8 = 1;
 /// Zeros written ahead when a file grows: the sync that pays for growing pays for the next groups too.
 const AHEAD: u64 = 256 * 1024;
 /// Zeros written at once when a file is prepared.
 const FILL: usize = 1024 * 1024;
 
-/// A group under construction.
+/// Handles of a file through which what is written is durable when the write returns.
 #[derive(Debug)]
-pub struct Group {
-    bytes: Vec<u8>,
+struct Handles {
+    /// By way of the page cache.
+    cached: File,
+    /// Past it, for memory that begins at a multiple of a block: if the file system can.
+    direct: Option<File>,
 }
 
-impl Default for Group {
-    fn default() -> Group {
-        Group::for_bytes(0)
-    }
-}
-
-impl Group {
-    /// An empty group with room for so many bytes.
-    #[must_use]
-    pub fn for_bytes(expected: usize) -> Group {
-        let mut bytes = Vec::with_capacity((GROUP_HEADER + expected).next_multiple_of(BLOCK));
-        bytes.resize(GROUP_HEADER, 0);
-        Group { bytes }
+impl Handles {
+    fn open(path: &Path) -> std::io::Result<Handles> {
+        let open =
+            |flags: OFlag| File::options().read(true).write(true).custom_flags(flags.bits()).open(path);
+        Ok(Handles { cached: open(OFlag::O_DSYNC)?, direct: open(OFlag::O_DSYNC | OFlag::O_DIRECT).ok() })
     }
 
-    /// Where the content goes.
-    pub fn content(&mut self) -> &mut Vec<u8> {
-        &mut self.bytes
-    }
-
-    /// Bytes of content so far.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.bytes.len() - GROUP_HEADER
-    }
-
-    /// Makes it the group with this number, written when that one was durable.
-    pub(super) fn seal(&mut self, number: u64, durable: u64, key: u32) {
-        let content = self.len() as u32;
-        self.bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
-        self.bytes[8..16].copy_from_slice(&number.to_le_bytes());
-        self.bytes[16..20].copy_from_slice(&content.to_le_bytes());
-        self.bytes[20..28].copy_from_slice(&durable.to_le_bytes());
-        self.bytes[28] = KNOWS_DURABLE;
-        let crc = crc32c(&self.bytes[8..]) ^ key;
-        self.bytes[4..8].copy_from_slice(&crc.to_le_bytes());
-        self.bytes.resize(self.bytes.len().next_multiple_of(BLOCK), 0);
-    }
-
-    /// The group as it was written; what is read of it later shares this memory.
-    #[must_use]
-    pub fn freeze(self) -> Bytes {
-        self.bytes.into()
+    /// Writes whole blocks over what is there.
+    fn write(&self, blocks: &[u8], at: u64) -> std::io::Result<()> {
+        let aligned = blocks.as_ptr().align_offset(BLOCK) == 0;
+        match self.direct.as_ref().filter(|_| aligned).map(|file| file.write_all_at(blocks, at)) {
+            // Not with this device after all.
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::InvalidInput => {}
+            Some(outcome) => return outcome,
+            None => {}
+        }
+        self.cached.write_all_at(blocks, at)
     }
 }
 
@@ -90,8 +58,7 @@ impl Group {
 #[derive(Debug)]
 pub struct JournalFile {
     path: PathBuf,
-    /// What is written through it is durable when the write returns.
-    file: Arc<File>,
+    file: Arc<Handles>,
     /// How long it may become.
     size: u64,
     /// How long it is.
@@ -140,7 +107,7 @@ pub fn prepare(size: u64, wanted: &Receiver<PathBuf>, prepared: &SyncSender<Opti
     }
 }
 
-fn fill(path: &Path, size: u64) -> std::io::Result<File> {
+fn fill(path: &Path, size: u64) -> std::io::Result<Handles> {
     let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
     let zeros = vec![0; FILL];
     for at in (0..size).step_by(FILL) {
@@ -148,11 +115,7 @@ fn fill(path: &Path, size: u64) -> std::io::Result<File> {
     }
     file.sync_all()?;
     path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())?;
-    open_durable(path)
-}
-
-fn open_durable(path: &Path) -> std::io::Result<File> {
-    File::options().read(true).write(true).custom_flags(OFlag::O_DSYNC.bits()).open(path)
+    Handles::open(path)
 }
 
 impl Journal {
@@ -169,7 +132,7 @@ impl Journal {
         let (mut free, mut live) = (Vec::new(), VecDeque::new());
         let mut next_file = 0;
         for path in journal_files(dir)? {
-            let opened = open_durable(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
+            let opened = Handles::open(&path).and_then(|file| Ok((file.cached.metadata()?.len(), file)));
             let (size, file) = opened.map_err(|error| DiskError::io(&path, &error))?;
             let file = Arc::new(file);
             next_file = next_file.max(number_of(&path) + 1);
@@ -228,8 +191,7 @@ impl Journal {
     /// Gives a group its number and its place.
     pub fn place(&mut self, group: &mut Group) -> DiskResult<Write> {
         let number = self.next_group;
-        group.seal(number, self.durable, self.key);
-        let bytes = group.bytes.len() as u64;
+        let bytes = group.seal(number, self.durable, self.key);
         let end = self.at + bytes;
         self.receive();
         let ready = self.free.iter().any(|file| file.grown >= self.file_bytes && file.size >= bytes);
@@ -290,7 +252,7 @@ impl Journal {
             return Ok(next);
         }
         let path = self.dir.join(format!("{:08}.journal", self.next_file));
-        let file = File::create(&path).and_then(|_| open_durable(&path));
+        let file = File::create(&path).and_then(|_| Handles::open(&path));
         let file = file.map_err(|error| DiskError::io(&path, &error))?;
         sync_dir(&self.dir)?;
         self.next_file += 1;
@@ -318,7 +280,7 @@ impl JournalFile {
             file.sync_data()
         });
         if let Err(error) = lengthened {
-            self.file.set_len(self.grown).ok();
+            self.file.cached.set_len(self.grown).ok();
             return Err(DiskError::io(&self.path, &error));
         }
         self.grown = wanted;
@@ -331,7 +293,7 @@ impl JournalFile {
 pub struct Write {
     /// The group's number.
     pub number: u64,
-    file: Arc<File>,
+    file: Arc<Handles>,
     path: PathBuf,
     at: u64,
 }
@@ -340,7 +302,7 @@ impl Write {
     /// Writes the group and makes it durable. Its place exists, so a failure is never a want of room that could be
     /// taken back.
     pub fn perform(&self, group: &Group) -> DiskResult<()> {
-        let done = self.file.write_all_at(&group.bytes, self.at);
+        let done = self.file.write(group.sealed(), self.at);
         done.map_err(|error| DiskError::Failed(format!("{}: {error}", self.path.display())))
     }
 }

@@ -18,6 +18,7 @@ mod draft;
 pub mod error;
 mod files;
 mod fill;
+mod group;
 pub mod inspect;
 mod journal;
 mod read;

@@ -38,6 +38,11 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// Bytes of an entry's record.
+pub fn size(entry: &Entry) -> usize {
+    HEADER + entry.data.len()
+}
+
 /// Adds an entry to a buffer.
 pub fn encode(out: &mut Vec<u8>, salt: Salt, entry: &Entry) {
     let begin = out.len();

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::error::{DiskError, DiskResult};
-use super::journal::{BLOCK, GROUP_HEADER, KNOWS_DURABLE, MAGIC, journal_files};
+use super::group::{BLOCK, GROUP_HEADER, KNOWS_DURABLE, MAGIC};
+use super::journal::journal_files;
 use super::record::{crc32c, u32_at, u64_at};
 
 /// What a replay of the journal found.
@@ -180,7 +181,7 @@ fn find_later(paths: &[PathBuf], key: u32, number: u64) -> DiskResult<Vec<Later>
 
 #[cfg(test)]
 mod tests {
-    use super::super::journal::Group;
+    use super::super::group::Group;
     use super::*;
 
     const KEY: u32 = 7;
@@ -193,7 +194,7 @@ mod tests {
             let mut group = Group::default();
             group.content().extend_from_slice(&number.to_le_bytes());
             group.seal(*number, *durable, KEY);
-            let mut bytes = group.freeze().to_vec();
+            let mut bytes = group.sealed().to_vec();
             bytes[GROUP_HEADER] ^= u8::from(!whole);
             file.extend_from_slice(&bytes);
         }

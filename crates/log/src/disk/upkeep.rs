@@ -16,7 +16,8 @@ use super::checkpoint::Checkpoint;
 use super::error::{DiskError, DiskResult};
 use super::files::Files;
 use super::fill::{Fill, Filled, Flush, Pen, Report};
-use super::journal::{Group, Journal, Write};
+use super::group::Group;
+use super::journal::{Journal, Write};
 use super::shelf::Shelf;
 use super::writer::{Shelves, find};
 

@@ -14,7 +14,8 @@ use super::change::Change;
 use super::draft::{Append, Draft, Staged, Told};
 use super::error::{DiskError, DiskResult};
 use super::files::Files;
-use super::journal::{Group, Write};
+use super::group::Group;
+use super::journal::Write;
 use super::shelf::Shelf;
 use super::upkeep::Upkeep;
 use crate::entry::{Entry, History, Offset};
@@ -65,8 +66,6 @@ struct Intake {
     /// The command that ended the last group.
     held: Option<Command>,
     closed: bool,
-    /// Bytes of the last group, to make room for as many again.
-    expected: usize,
 }
 
 /// What is changed by one thread at a time.
@@ -84,7 +83,7 @@ enum Flow {
 impl Turns {
     /// Commands come from there and are carried out by this writer.
     pub fn new(commands: mpsc::Receiver<Command>, upkeep: Upkeep) -> Turns {
-        let intake = Intake { commands, held: None, closed: false, expected: 0 };
+        let intake = Intake { commands, held: None, closed: false };
         Turns { intake: Mutex::new(intake), disk: Mutex::new(Writer { upkeep }), completed: Condvar::new() }
     }
 
@@ -123,11 +122,11 @@ impl Turns {
 
     /// One group of appends.
     fn appends(&self, first: Append, mut intake: MutexGuard<'_, Intake>) {
-        let mut draft = Draft::for_bytes(intake.expected);
+        let mut draft = Draft::default();
         draft.add(first);
         intake.gather(&mut draft);
-        intake.expected = draft.bytes();
-        let placed = lock(&self.disk).place(draft);
+        let (group, appends, told) = draft.stage();
+        let placed = lock(&self.disk).place(group, appends, told);
         drop(intake);
         match placed {
             Ok(sent) => self.send(sent),
@@ -176,15 +175,17 @@ impl Intake {
 
 impl Writer {
     /// Gives a group of appends its place. If there is nothing to write, answers whom to tell what.
-    fn place(&mut self, draft: Draft) -> Result<Sent, Vec<Told>> {
-        if let Err(error) = self.upkeep.may_append() {
-            return Err(draft.refuse().map(|done| (done, Err(error.clone()))).collect());
-        }
-        let (mut group, appends, mut told) = draft.check();
+    fn place(
+        &mut self,
+        mut group: Group,
+        appends: Vec<Staged>,
+        mut told: Vec<Told>,
+    ) -> Result<Sent, Vec<Told>> {
         if appends.is_empty() {
             return Err(told);
         }
-        match self.upkeep.place(&mut group) {
+        let placed = self.upkeep.may_append().and_then(|()| self.upkeep.place(&mut group));
+        match placed {
             Ok(write) => Ok(Sent { write, group, appends, told }),
             Err(error) => {
                 appends.iter().rev().for_each(Staged::take_back);
