@@ -17,6 +17,7 @@ mod output;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::cli::Cli;
 use crate::context::Context;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     // huge stays so. Where the kernel does not know the wish, nothing is lost.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_thp_disable(true);
+    allow_open_files();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error).into(),
@@ -41,6 +43,16 @@ fn main() -> ExitCode {
             output::say(format!("capstan: {error:#}"));
             Exit::of(&error).into()
         }
+    }
+}
+
+/// Systems allow a thousand open files by default and many more to who asks: every client is one.
+fn allow_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // Whoever is refused goes on with what there is.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
 

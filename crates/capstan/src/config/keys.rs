@@ -280,6 +280,18 @@ pub(crate) const KEYS: &[Key] = &[
         "Threads of the proxy, each with its own connections to every node (1 to 256).",
     ),
     key(
+        "redis.max_clients",
+        Kind::Count,
+        "10000",
+        "Clients of one proxy; one more is refused. Fewer where the system allows the process fewer open files.",
+    ),
+    key(
+        "redis.client_idle",
+        Kind::Span,
+        "0s",
+        "A client that sends nothing for so long is disconnected; `0s` means never.",
+    ),
+    key(
         "redis.secret",
         Kind::Secret,
         "",

@@ -21,6 +21,8 @@ pub(crate) struct Redis {
     pub(crate) dir: PathBuf,
     pub(crate) server: Option<PathBuf>,
     pub(crate) workers: usize,
+    pub(crate) max_clients: usize,
+    pub(crate) client_idle: Duration,
     pub(crate) secret: Option<String>,
     pub(crate) ping_every: Duration,
     pub(crate) lease: Duration,
@@ -56,6 +58,10 @@ impl Reader<'_> {
         if !(1..=256).contains(&workers) {
             self.problem("redis.workers", "must be between 1 and 256");
         }
+        let max_clients = self.count("redis.max_clients");
+        if max_clients == 0 {
+            self.problem("redis.max_clients", "must be at least 1");
+        }
         let first = self.count("redis.first_node_port");
         if !(1..=65_000).contains(&first) {
             self.problem("redis.first_node_port", "must be between 1 and 65000");
@@ -81,6 +87,8 @@ impl Reader<'_> {
             dir: if dir.is_empty() { meta_dir.join("redis") } else { PathBuf::from(dir) },
             server: self.existing("redis.server"),
             workers: usize::try_from(workers).ok()?,
+            max_clients: usize::try_from(max_clients).ok()?,
+            client_idle: self.span("redis.client_idle"),
             secret: (!secret.is_empty()).then_some(secret),
             ping_every,
             lease,

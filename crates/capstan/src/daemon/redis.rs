@@ -98,7 +98,11 @@ pub(crate) fn start_redis_host(process: &Process, shared: &RedisShared, host: Re
         listen: host.listen,
         announce: None,
         workers: shared.settings.workers,
-        limits: Limits::default(),
+        limits: Limits {
+            clients: shared.settings.max_clients,
+            idle: shared.settings.client_idle,
+            ..Limits::default()
+        },
         tls: client_tls(shared.settings.tls.as_ref(), shared.settings.tls_only)?,
         admin_password: Some(shared.secret.clone()),
         state_dir: Some(host.dir.join("proxy")),

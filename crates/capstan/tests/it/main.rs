@@ -14,6 +14,7 @@ mod headline;
 mod help;
 mod log;
 mod meta;
+mod proxy;
 mod reference;
 mod tls;
 mod up;

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit};
+use tracing::warn;
+
 use crate::data::resp;
 
 use super::session::Session;
@@ -50,7 +53,20 @@ pub struct Limits {
     pub hops: u8,
 }
 
+/// Open files that are no clients: connections to nodes, files, whatever else the process does.
+const OTHER_FILES: usize = 512;
+
 impl Limits {
+    /// No more clients than the process may have open files: one more than that would wait and never hear why.
+    pub(super) fn allowed(self) -> Limits {
+        let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+        let most = usize::try_from(files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES).max(1);
+        if most < self.clients {
+            warn!(wanted = self.clients, allowed = most, "fewer clients: the limit of open files is low");
+        }
+        Limits { clients: self.clients.min(most), ..self }
+    }
+
     /// What this client may leave unread.
     pub(super) fn output_of(&self, session: &Session) -> usize {
         if session.subscriptions.is_some() || session.monitor.is_some() {

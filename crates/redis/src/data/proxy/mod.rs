@@ -267,7 +267,7 @@ fn shared(
     let mailbox = |poll: &mio::Poll| Worker::waker(poll).map(Mailbox::new);
     let random: [u8; 20] = rand::random();
     Ok(Shared {
-        limits: config.limits,
+        limits: config.limits.allowed(),
         tls: config.tls,
         names: Names::default(),
         address: announced,

@@ -127,28 +127,3 @@ async fn a_lease_that_is_not_renewed_ends_the_serving() -> anyhow::Result<()> {
     assert_eq!(wire.say("GET k")?, "$1\r\nv\r\n");
     Ok(())
 }
-
-/// Ten thousand in the long form; as many as a small machine allows in the short one.
-#[tokio::test(flavor = "multi_thread")]
-async fn idle_connections_are_cheap() -> anyhow::Result<()> {
-    let limits = Limits { clients: 12_000, ..Limits::default() };
-    let setup = Setup::with(1, limits, "{}").await?;
-    let mut wire = setup.client()?;
-    let memory = |wire: &mut Wire| -> anyhow::Result<u64> {
-        let text = wire.say("INFO memory")?;
-        let line = text.lines().find_map(|line| line.strip_prefix("used_memory_rss:"));
-        Ok(line.unwrap_or("0").trim().parse()?)
-    };
-    let before = memory(&mut wire)?;
-    let count: usize = capstan_testkit::seed::soak(500, 9_000);
-    let mut idle = Vec::new();
-    for _ in 0..count {
-        let mut one = setup.client()?;
-        assert_eq!(one.say("GET k")?, "$-1\r\n");
-        idle.push(one);
-    }
-    let each = memory(&mut wire)?.saturating_sub(before) / count as u64;
-    assert!(each < 8_000, "{each} bytes a connection");
-    assert_eq!(wire.say("PING")?, "+PONG\r\n");
-    Ok(())
-}

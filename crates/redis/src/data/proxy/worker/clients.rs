@@ -39,9 +39,9 @@ impl Worker {
             match self.listener.accept() {
                 Ok((socket, peer)) => self.welcome(socket, peer),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // A connection that was given up before it was accepted; or no descriptor is left, which the next
-                // event tries again.
+                // A connection that was given up before it was accepted.
                 Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
+                // Most likely no descriptor is left. Nobody says when there is one again, so the sweep tries.
                 Err(error) => return debug!(%error, "cannot accept a client"),
             }
         }

@@ -287,6 +287,7 @@ impl Worker {
     }
 
     fn sweep(&mut self) {
+        self.accept();
         self.sweep_sessions();
         self.sweep_links();
     }
