@@ -35,10 +35,11 @@ impl Entry {
         kept.downcast_ref::<Decoded<K>>().cloned().unwrap_or_else(decode)
     }
 
-    /// The key, if it is one of this type. A text is a key of one type only; others of its prefix ask in vain.
+    /// The key, if it is one of this type. A text is a key of one type only: as soon as somebody knows which, others of
+    /// its prefix need not read it.
     fn key<K: Key>(&self) -> Option<K> {
-        if let Some(kept) = self.parsed.get().and_then(|kept| kept.downcast_ref::<K>()) {
-            return Some(kept.clone());
+        if let Some(kept) = self.parsed.get() {
+            return kept.downcast_ref::<K>().cloned();
         }
         let key = std::str::from_utf8(&self.kv.key).ok().and_then(K::parse)?;
         // Somebody else may have been first, with the same.
@@ -84,8 +85,14 @@ impl Records {
     }
 
     fn span<'r>(&'r self, keys: &'r KeyRange) -> impl Iterator<Item = &'r Entry> {
-        let from = (Bound::Included(keys.start.clone()), Bound::Unbounded);
-        self.entries.range(from).take_while(|(key, _)| keys.contains(key)).map(|(_, entry)| entry)
+        let start = &keys.start;
+        let end = match keys.upper() {
+            _ if keys.is_one() => Bound::Included(start),
+            // A map has no range from high to low.
+            Some(end) => Bound::Excluded(end.max(start)),
+            None => Bound::Unbounded,
+        };
+        self.entries.range::<Bytes, _>((Bound::Included(start), end)).map(|(_, entry)| entry)
     }
 }
 

@@ -23,6 +23,11 @@ pub(super) fn barrier(world: &World, rollout: &Rollout<'_>, segment: Segment, al
 /// One host runs the step; the others go on when it is done.
 pub(super) fn once(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm) -> Decision {
     let step = segment.first;
+    // What one host did for all stays done: who comes back from before it does not make it begin again.
+    let over = |released: &Released| released.step > step || (released.step == step && released.done);
+    if rollout.released.is_some_and(over) {
+        return waiting(rollout, step, |lrn| !rollout.has_done(lrn, step), "go on behind");
+    }
     let chosen = rollout.released.filter(|released| released.step == step).and_then(|released| released.only);
     let Some(host) = chosen else {
         return match (held_back(rollout, step, alarm), first_awaited(rollout)) {
@@ -31,13 +36,10 @@ pub(super) fn once(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm
             (None, None) => Decision::wait("nobody is left to do what is done once"),
         };
     };
-    let done = rollout.released.is_some_and(|released| released.done);
-    if done {
-        return waiting(rollout, step, |lrn| !rollout.has_done(lrn, step), "go on behind");
-    }
-    // What somebody has done counts, even if it was believed to be gone before it could say so, or is gone by now.
+    // What somebody has done counts, even if it was believed to be gone before it could say so, is gone by now, or has
+    // failed at a later step since.
     let has_done = |lrn: &Lrn| {
-        rollout.report(*lrn).is_some_and(|report| !report.error && (report.finished || report.step > step))
+        rollout.report(*lrn).is_some_and(|report| report.step > step || (report.finished && !report.error))
     };
     if let Some(did) = rollout.standings.keys().copied().find(has_done) {
         let released = Released { done: true, ..released(world, rollout, step, Some(did)) };

@@ -171,6 +171,9 @@ impl<'s> SimWorld<'s> {
         self.hosts.insert(lrn, host);
         self.store.set(&self.tree.boot_server(lrn), &Empty);
         self.store.set(&self.tree.host_info(lrn), &info);
+        // What was released before it came was decided without it.
+        self.excused.insert(lrn);
+        self.mark_truths(&Lrns::from([lrn]));
         let wait = self.rng.random_range(0..2_000);
         self.after(wait, Event::Boot(lrn));
     }
@@ -247,7 +250,8 @@ impl<'s> SimWorld<'s> {
         let everybody = self.hosts.values().all(|host| host.release == NEW);
         let history = self.store.records.get(&self.tree.history(request.record.generation)).ok().flatten();
         let ended = history.is_some_and(|seen| seen.record.outcome.is_some());
-        ended && (everybody || (request.record.stop && self.is_faultless()))
+        // Whoever recovers from a stop begins another request, unless nobody is there to do so.
+        ended && if request.record.stop { self.is_faultless() } else { everybody }
     }
 
     pub(super) fn request(&self) -> Option<Seen<Request>> {

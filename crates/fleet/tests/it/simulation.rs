@@ -111,6 +111,32 @@ fn a_retry_that_is_quicker_than_the_updater_is_obeyed() {
     comes_to_rest(&Scenario::tiny(13_795_843_435_374_572_777));
 }
 
+/// A host came back from before what was done once, while the others were behind it: it was begun again, and who was
+/// past it seemed to be too far.
+#[test]
+fn what_was_done_once_is_not_begun_again_for_who_comes_back() {
+    comes_to_rest(&Scenario::small(17_321_447_926_952_250_387));
+}
+
+/// The host that had done something for all failed at the step behind it: the others waited for it to do it.
+#[test]
+fn what_was_done_once_counts_although_its_host_failed_later() {
+    comes_to_rest(&Scenario::tiny(12_336_349_059_933_365_470));
+}
+
+/// A host joined under the number of one that had left, after a step was released that others had not begun yet.
+#[test]
+fn who_joins_behind_a_release_holds_nobody_up() {
+    comes_to_rest(&Scenario::tiny(13_345_937_304_875_244_536));
+}
+
+/// Everybody had the release from the request before when a last order to stop ended the present one: that is not the
+/// end as long as somebody is there to recover.
+#[test]
+fn a_late_order_to_stop_is_recovered_from() {
+    comes_to_rest(&Scenario::tiny(11_331_010_047_590_349_880));
+}
+
 /// An operator who finds no leader, and the election that is under way anyway, made two of them.
 #[test]
 fn nobody_is_elected_while_another_leads() {
