@@ -12,7 +12,7 @@ SCOPE ?= --workspace
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 CAPSTAN := $(TARGET)/release/capstan
 # Testing the whole workspace builds the binary first, so that tests of other packages can take that one.
-BINARY_FOR_TESTS := $(if $(filter --workspace,$(SCOPE)),CAPSTAN_BIN=$(TARGET)/debug/capstan)
+BINARY_FOR_TESTS = $(if $(filter --workspace,$(SCOPE)),CAPSTAN_BIN=$(TARGET)/$(1)/capstan)
 # nextest runs none; a package without a library has none, and cargo takes asking for them as an error.
 DOC_TESTS = $(if $(filter --workspace,$(SCOPE)),cargo test $(LOCKED) --doc --workspace)
 # The pinned versions and no others, where the result counts.
@@ -38,9 +38,9 @@ test: ## Install what the tests need and run them all
 	tools/install.sh test
 ifdef NEXTEST
 	$(DOC_TESTS)
-	$(BINARY_FOR_TESTS) cargo nextest run $(LOCKED) $(SCOPE) $(ARGS)
+	$(call BINARY_FOR_TESTS,debug) cargo nextest run $(LOCKED) $(SCOPE) $(ARGS)
 else
-	$(BINARY_FOR_TESTS) cargo test $(LOCKED) $(SCOPE) -- $(ARGS)
+	$(call BINARY_FOR_TESTS,debug) cargo test $(LOCKED) $(SCOPE) -- $(ARGS)
 endif
 
 check: ## Formatting, lints, house rules, documentation
@@ -58,12 +58,12 @@ bench: ## Measure everything beside its peer and write docs/benchmarks.md
 	cargo build --release $(LOCKED) -p capstan
 	$(CAPSTAN) bench all --write docs/benchmarks.md $(ARGS)
 
-soak: ## Run the tests in their long forms
+soak: ## Run the tests in their long forms, optimised
 	tools/install.sh test
 ifdef NEXTEST
-	CAPSTAN_SOAK=1 $(BINARY_FOR_TESTS) cargo nextest run $(LOCKED) --profile soak $(SCOPE) $(ARGS)
+	CAPSTAN_SOAK=1 $(call BINARY_FOR_TESTS,soak) cargo nextest run $(LOCKED) --cargo-profile soak --profile soak $(SCOPE) $(ARGS)
 else
-	CAPSTAN_SOAK=1 $(BINARY_FOR_TESTS) cargo test $(LOCKED) $(SCOPE) -- $(ARGS)
+	CAPSTAN_SOAK=1 $(call BINARY_FOR_TESTS,soak) cargo test $(LOCKED) --profile soak $(SCOPE) -- $(ARGS)
 endif
 
 docs: build ## Write again what the binary prints: docs/metadata.md and the man pages
