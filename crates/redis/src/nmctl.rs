@@ -6,17 +6,20 @@
 //! NMCTL SETREPL   epoch flags [dbname node_ip:port proxy_ip:port (primary | replica-of node_ip:port)] ...
 //! NMCTL SETCONF   epoch flags [dbname json] ...
 //! NMCTL RELEASING epoch flags [dbname ip:port slot_range] ...      asks the source of a move to let go
-//! NMCTL IMPORT    epoch dbname src_ip:src_port slots [session]     turns the connection into an import stream
+//! NMCTL IMPORT    epoch dbname src_ip:src_port slots [pairing] [session]   turns the connection into an import stream
 //! NMCTL FENCE     epoch                                            refuse older SETDBs from now on; say what is held
 //! NMCTL LEASE     coordinator needed ttl_ms [epoch clock]          clock: as EPOCH said it
 //! NMCTL LISTDB | CLEARDB | MOVES | EPOCH | INFO
-//! slot_range := slots | migrating dst_ip:dst_port slots | importing src_ip:src_port slots
+//! slot_range := slots | migrating dst_ip:dst_port slots [pairing] | importing src_ip:src_port slots [pairing]
 //! slots      := 0-1000 | 7
+//! pairing    := pairing=epoch
 //! flags      := NOFLAG | FORCE, and words that are reserved, separated by commas
 //! ```
 //!
 //! Words are read in any case of letters; names of databases are not. `dst` and `src` are proxies. A node without slots
-//! (a replica, a fresh target) is announced with [`SetRepl`].
+//! (a replica, a fresh target) is announced with [`SetRepl`]. The pairing is the epoch of the cluster at which the two
+//! ends of a move were put together: it tells a move from another one of the same slots between the same proxies. No
+//! cluster is created with a `=` in its name.
 
 mod holding;
 mod parse;
@@ -90,6 +93,8 @@ pub enum Claim {
         to: Address,
         /// Which slots.
         range: SlotRange,
+        /// Since when the two belong together, if whoever says it knows.
+        pairing: Option<Epoch>,
     },
     /// The node receives it and does not serve it yet.
     Importing {
@@ -97,6 +102,8 @@ pub enum Claim {
         from: Address,
         /// Which slots.
         range: SlotRange,
+        /// Since when the two belong together, if whoever says it knows.
+        pairing: Option<Epoch>,
     },
 }
 
@@ -106,6 +113,15 @@ impl Claim {
     pub fn range(&self) -> SlotRange {
         match self {
             Claim::Stable(range) | Claim::Migrating { range, .. } | Claim::Importing { range, .. } => *range,
+        }
+    }
+
+    /// Since when the two ends of its move belong together, if it moves and that was said.
+    #[must_use]
+    pub fn pairing(&self) -> Option<Epoch> {
+        match self {
+            Claim::Stable(_) => None,
+            Claim::Migrating { pairing, .. } | Claim::Importing { pairing, .. } => *pairing,
         }
     }
 
@@ -188,6 +204,8 @@ pub struct Import {
     pub from: Address,
     /// Which slots.
     pub range: SlotRange,
+    /// Since when the two belong together, as the source was told.
+    pub pairing: Option<Epoch>,
     /// The session that the connection joins. Without one the range is emptied and a new session begins; the reply is
     /// its name.
     pub session: Option<String>,

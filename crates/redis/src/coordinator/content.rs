@@ -146,8 +146,8 @@ fn own_entry(name: &ClusterName, node: &NodeRecord, entry: &SlotEntry) -> Entry 
     let range = entry.range;
     let claim = match &entry.tag {
         Tag::Stable => Claim::Stable(range),
-        Tag::Migrating(end) => Claim::Migrating { to: end.proxy.clone(), range },
-        Tag::Importing(end) => Claim::Importing { from: end.proxy.clone(), range },
+        Tag::Migrating(end) => Claim::Migrating { to: end.proxy.clone(), range, pairing: Some(end.epoch) },
+        Tag::Importing(end) => Claim::Importing { from: end.proxy.clone(), range, pairing: Some(end.epoch) },
     };
     Entry { db: name.clone(), address: node.address.clone(), claim }
 }

@@ -59,8 +59,10 @@ fn under_way<P: Proxies>(shared: &Shared<P>, tree: &Tree) -> Vec<Asked> {
 }
 
 fn releasing(asked: &Asked) -> Option<Message> {
-    let claim = Claim::Migrating { to: asked.record.target.proxy.clone(), range: asked.record.range()? };
-    let entry = Entry { db: asked.name.clone(), address: asked.record.source.node.clone(), claim };
+    let Asked { record, .. } = asked;
+    let (to, range) = (record.target.proxy.clone(), record.range()?);
+    let claim = Claim::Migrating { to, range, pairing: Some(record.epoch) };
+    let entry = Entry { db: asked.name.clone(), address: record.source.node.clone(), claim };
     Some(Message::Releasing(Announcement {
         epoch: asked.host_epoch,
         flags: Flags::default(),

@@ -1,6 +1,7 @@
 //! What does a message say? Its grammar, and what is refused although the grammar allows it.
 
 use std::collections::HashSet;
+use std::iter::Peekable;
 use std::str::FromStr;
 
 use capstan_control::epoch::Epoch;
@@ -12,6 +13,8 @@ use super::{
 use crate::keys::ClusterName;
 use crate::slots::{SLOTS, SlotRange};
 
+/// How a word begins that says since when two ends of a move belong together.
+pub(super) const PAIRING: &str = "pairing=";
 /// How much of a wrong word an error repeats.
 const REPEATED: usize = 64;
 /// Most words among the flags; one is known.
@@ -92,7 +95,7 @@ pub enum WrongMessage {
 impl Message {
     /// Reads the words after `NMCTL`.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Result<Message, WrongMessage> {
-        let mut words = words.into_iter();
+        let mut words = words.into_iter().peekable();
         let name = words.next().unwrap_or_default();
         let mut rest = Words { message: "", words };
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
@@ -139,12 +142,12 @@ impl Message {
 }
 
 /// The words that are left of a message.
-struct Words<W> {
+struct Words<'a, W: Iterator<Item = &'a [u8]>> {
     message: &'static str,
-    words: W,
+    words: Peekable<W>,
 }
 
-impl<'a, W: Iterator<Item = &'a [u8]>> Words<W> {
+impl<'a, W: Iterator<Item = &'a [u8]>> Words<'a, W> {
     fn announcement(&mut self) -> Result<Announcement, WrongMessage> {
         let (epoch, flags) = (self.epoch()?, self.flags()?);
         let mut entries = Vec::new();
@@ -172,12 +175,25 @@ impl<'a, W: Iterator<Item = &'a [u8]>> Words<W> {
     fn claim(&mut self) -> Result<Claim, WrongMessage> {
         let word = self.word("a range of slots")?;
         if word.eq_ignore_ascii_case(b"migrating") {
-            Ok(Claim::Migrating { to: self.read("an address")?, range: self.range()? })
+            let (to, range) = (self.read("an address")?, self.range()?);
+            Ok(Claim::Migrating { to, range, pairing: self.pairing()? })
         } else if word.eq_ignore_ascii_case(b"importing") {
-            Ok(Claim::Importing { from: self.read("an address")?, range: self.range()? })
+            let (from, range) = (self.read("an address")?, self.range()?);
+            Ok(Claim::Importing { from, range, pairing: self.pairing()? })
         } else {
             Ok(Claim::Stable(self.range_of(word)?))
         }
+    }
+
+    /// Since when the two ends of a move belong together, if the next word says so.
+    fn pairing(&mut self) -> Result<Option<Epoch>, WrongMessage> {
+        let is_pairing = |word: &&[u8]| {
+            word.get(..PAIRING.len()).is_some_and(|start| start.eq_ignore_ascii_case(PAIRING.as_bytes()))
+        };
+        let Some(word) = self.words.next_if(is_pairing) else { return Ok(None) };
+        let epoch = std::str::from_utf8(&word[PAIRING.len()..]).ok().and_then(|text| text.parse().ok());
+        let epoch = epoch.map(Epoch).filter(|epoch| epoch.is_told());
+        epoch.map(Some).ok_or_else(|| self.wrong(word, "a pairing such as pairing=1"))
     }
 
     fn roles(&mut self) -> Result<SetRepl, WrongMessage> {
@@ -224,6 +240,7 @@ impl<'a, W: Iterator<Item = &'a [u8]>> Words<W> {
             db: self.read("the name of a database")?,
             from: self.read("an address")?,
             range: self.range()?,
+            pairing: self.pairing()?,
             session: self.words.next().map(|name| String::from_utf8_lossy(name).into_owned()),
         })
     }

@@ -1,5 +1,8 @@
 //! How is a message written?
 
+use capstan_control::epoch::Epoch;
+
+use super::parse::PAIRING;
 use super::{Announcement, Claim, Entry, Flags, Message, NodeRole};
 use crate::data::resp::write_request;
 use crate::slots::SlotRange;
@@ -27,7 +30,7 @@ impl Message {
             Message::Import(told) => {
                 words.extend([told.epoch.to_string(), told.db.to_string()]);
                 words.extend([told.from.to_string(), slots(told.range)]);
-                words.extend(told.session.clone());
+                words.extend(pairing_word(told.pairing).into_iter().chain(told.session.clone()));
             }
             Message::Lease(told) => {
                 words.extend([told.coordinator.clone(), told.needed.to_string(), told.ttl_ms.to_string()]);
@@ -80,11 +83,13 @@ impl Entry {
         words.extend([self.db.to_string(), self.address.to_string()]);
         match &self.claim {
             Claim::Stable(range) => words.push(slots(*range)),
-            Claim::Migrating { to, range } => {
+            Claim::Migrating { to, range, pairing } => {
                 words.extend(["migrating".to_owned(), to.to_string(), slots(*range)]);
+                words.extend(pairing_word(*pairing));
             }
-            Claim::Importing { from, range } => {
+            Claim::Importing { from, range, pairing } => {
                 words.extend(["importing".to_owned(), from.to_string(), slots(*range)]);
+                words.extend(pairing_word(*pairing));
             }
         }
     }
@@ -115,6 +120,10 @@ impl std::fmt::Display for Flags {
         let words: Vec<&str> = force.into_iter().chain(self.others.iter().map(String::as_str)).collect();
         if words.is_empty() { f.write_str("NOFLAG") } else { f.write_str(&words.join(",")) }
     }
+}
+
+fn pairing_word(pairing: Option<Epoch>) -> Option<String> {
+    pairing.map(|epoch| format!("{PAIRING}{epoch}"))
 }
 
 /// Always two numbers, as the documents write them.

@@ -25,7 +25,7 @@ fn messages_are_as_in_the_documents() {
     assert_eq!((told.epoch, told.flags), (Epoch(3), Flags::default()));
     assert_eq!(told.entries[0].claim, Claim::Stable(range(0, 1000)));
     let to = "10.0.0.2:5299".parse().unwrap();
-    assert_eq!(told.entries[1].claim, Claim::Migrating { to, range: range(1001, 2000) });
+    assert_eq!(told.entries[1].claim, Claim::Migrating { to, range: range(1001, 2000), pairing: None });
     let Ok(Message::SetPeer(told)) = parse("SETPEER 9 FORCE,LATER db h:1 7") else { panic!() };
     assert_eq!(told.flags, Flags { force: true, others: vec!["LATER".into()] });
     assert_eq!(told.entries[0].claim, Claim::Stable(range(7, 7)));
@@ -33,6 +33,17 @@ fn messages_are_as_in_the_documents() {
     assert_eq!(parse("cleardb"), Ok(Message::ClearDb));
     let Ok(Message::SetDb(told)) = parse("SETDB 1 NOFLAG") else { panic!() };
     assert!(told.entries.is_empty());
+}
+
+#[test]
+fn a_move_may_say_since_when_its_ends_belong_together() {
+    let line =
+        "SETDB 3 NOFLAG db h:1 migrating h:2 0-5 Pairing=7 db h:1 importing h:3 9-9 pairing=8 db h:1 6-8";
+    let Ok(Message::SetDb(told)) = parse(line) else { panic!() };
+    let pairings: Vec<Option<Epoch>> = told.entries.iter().map(|entry| entry.claim.pairing()).collect();
+    assert_eq!(pairings, [Some(Epoch(7)), Some(Epoch(8)), None]);
+    let Ok(Message::Import(import)) = parse("IMPORT 3 db h:1 0-5 pairing=7 cafe") else { panic!() };
+    assert_eq!((import.pairing, import.session.as_deref()), (Some(Epoch(7)), Some("cafe")));
 }
 
 #[test]
@@ -73,6 +84,11 @@ fn wrong_grammar_is_explained() {
         ("LEASE c 1 5 7", "ERR NMCTL LEASE: what the proxy's clock said is missing"),
         ("FENCE 0", "ERR NMCTL FENCE: '0' is not an epoch"),
         ("LEASE  1 5", "ERR NMCTL LEASE: '' is not the name of a coordinator"),
+        (
+            "SETDB 1 NOFLAG db h:1 migrating h:2 0-1 pairing=0",
+            "ERR NMCTL SETDB: 'pairing=0' is not a pairing",
+        ),
+        ("SETDB 1 NOFLAG db h:1 0-1 pairing=3", "ERR NMCTL SETDB: an address is missing"),
         ("IMPORT 1 db h:1", "ERR NMCTL IMPORT: a range of slots is missing"),
         ("INFO all", "ERR NMCTL INFO takes no further arguments"),
     ] {
@@ -140,18 +156,22 @@ fn head() -> impl Strategy<Value = (Epoch, Flags)> {
     ((1..=u64::MAX).prop_map(Epoch), flags())
 }
 
+fn pairing() -> impl Strategy<Value = Option<Epoch>> {
+    prop::option::of((1..=u64::MAX).prop_map(Epoch))
+}
+
 /// Ranges that do not overlap: from cut to cut.
 fn entries(tags: bool) -> impl Strategy<Value = Vec<Entry>> {
     let cuts = prop::collection::btree_set(0u32..16_384, 1..12);
-    (cuts, vec((address(), address(), 0..if tags { 3 } else { 1 }), 12), name()).prop_map(
-        |(cuts, lines, db)| {
+    (cuts, vec((address(), address(), 0..if tags { 3 } else { 1 }), 12), name(), pairing()).prop_map(
+        |(cuts, lines, db, pairing)| {
             let cuts: Vec<u32> = cuts.into_iter().collect();
             let lines = cuts.windows(2).zip(lines).map(|(cut, (address, other, tag))| {
                 let range = range(cut[0], cut[1] - 1);
                 let claim = match tag {
                     0 => Claim::Stable(range),
-                    1 => Claim::Migrating { to: other, range },
-                    _ => Claim::Importing { from: other, range },
+                    1 => Claim::Migrating { to: other, range, pairing },
+                    _ => Claim::Importing { from: other, range, pairing },
                 };
                 Entry { db: db.clone(), address, claim }
             });
@@ -201,10 +221,11 @@ fn message() -> impl Strategy<Value = Message> {
                 Message::Lease(LeaseGrant { coordinator, needed, ttl_ms, basis })
             }),
         (1..u64::MAX).prop_map(|epoch| Message::Fence(Epoch(epoch))),
-        (1..u64::MAX, name(), 0..16_384u32, proptest::option::of("[a-z]{1,9}")).prop_map(
-            |(epoch, db, slot, session)| {
+        (1..u64::MAX, name(), 0..16_384u32, pairing(), proptest::option::of("[a-z]{1,9}")).prop_map(
+            |(epoch, db, slot, pairing, session)| {
                 let from = "h:1".parse().unwrap();
-                Message::Import(Import { epoch: Epoch(epoch), db, from, range: range(slot, slot), session })
+                let range = range(slot, slot);
+                Message::Import(Import { epoch: Epoch(epoch), db, from, range, pairing, session })
             }
         ),
         Just(Message::ListDb),
@@ -228,7 +249,7 @@ proptest! {
     #[test]
     fn any_words_are_read_or_refused(
         words in vec(prop_oneof!["[ -~]{0,12}", "SETDB|SETPEER|SETREPL|SETCONF|LEASE|FENCE|IMPORT", "[0-9]{1,6}(-[0-9]{1,6})?",
-            "NOFLAG|FORCE|db|h:1|migrating|importing|primary|replica-of|\\{\\}"], 0..12),
+            "NOFLAG|FORCE|db|h:1|migrating|importing|pairing=[0-9]|primary|replica-of|\\{\\}"], 0..12),
     ) {
         if let Ok(message) = Message::parse(words.iter().map(String::as_bytes)) {
             let again = message.words();

@@ -163,10 +163,11 @@ impl Imports {
 
     /// Which of the expected imports a source means.
     fn find(&self, request: &Import) -> Result<ImportId, ImportError> {
-        let Import { db, from, range, .. } = request;
+        let Import { db, from, range, pairing, .. } = request;
         let expected = self.expected();
         let mut ids = expected.keys();
-        let id = ids.find(|id| id.db == *db && id.from == *from && id.range == *range);
+        let id =
+            ids.find(|id| id.db == *db && id.from == *from && id.range == *range && id.pairing == *pairing);
         id.cloned().ok_or_else(|| ImportError::NotImporting {
             db: db.clone(),
             from: from.clone(),
@@ -356,12 +357,19 @@ mod tests {
         let range = SlotRange::new(0, 9).unwrap();
         let (db, node, from): (crate::ClusterName, Address, Address) =
             ("demo".parse().unwrap(), "h:1".parse().unwrap(), "h:2".parse().unwrap());
-        let id = ImportId { db: db.clone(), node, from: from.clone(), range };
-        let request =
-            |epoch| Import { epoch: Epoch(epoch), db: db.clone(), from: from.clone(), range, session: None };
+        let id = ImportId { db: db.clone(), node, from: from.clone(), range, pairing: Some(Epoch(2)) };
+        let request = |epoch| Import {
+            epoch: Epoch(epoch),
+            db: db.clone(),
+            from: from.clone(),
+            range,
+            pairing: Some(Epoch(2)),
+            session: None,
+        };
         assert!(imports.find(&request(1)).is_err());
         assert!(imports.expect(std::slice::from_ref(&id)).is_empty());
         assert_eq!(imports.find(&request(1)).unwrap(), id);
+        assert!(imports.find(&Import { pairing: Some(Epoch(1)), ..request(1) }).is_err(), "another move");
         imports.replace(&id, &request(5), "first").unwrap();
         let first = imports.join(&id, "first", 7).unwrap();
         assert!(matches!(

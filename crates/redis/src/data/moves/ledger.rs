@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::names::{Held, MoveId};
+use super::names::Held;
+use crate::data::state::Move;
 
 /// The ledger of a proxy, in one small file that is replaced as a whole.
 #[derive(Debug, Default)]
@@ -20,7 +21,7 @@ pub(super) struct Ledger {
 struct Pages {
     /// Let go, and the name of the target's session that has everything.
     #[serde(with = "pairs")]
-    released: BTreeMap<MoveId, String>,
+    released: BTreeMap<Move, String>,
     /// Moved away or never finished: keys that nobody asks this host for any more.
     leftovers: BTreeSet<Held>,
 }
@@ -31,16 +32,16 @@ mod pairs {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use super::MoveId;
+    use super::Move;
 
-    pub(super) fn serialize<S: Serializer>(map: &BTreeMap<MoveId, String>, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(map: &BTreeMap<Move, String>, to: S) -> Result<S::Ok, S::Error> {
         map.iter().collect::<Vec<_>>().serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
-    ) -> Result<BTreeMap<MoveId, String>, D::Error> {
-        Ok(Vec::<(MoveId, String)>::deserialize(from)?.into_iter().collect())
+    ) -> Result<BTreeMap<Move, String>, D::Error> {
+        Ok(Vec::<(Move, String)>::deserialize(from)?.into_iter().collect())
     }
 }
 
@@ -56,7 +57,7 @@ impl Ledger {
         Ok(Ledger { path, pages })
     }
 
-    pub(super) fn is_released(&self, id: &MoveId) -> bool {
+    pub(super) fn is_released(&self, id: &Move) -> bool {
         self.pages.released.contains_key(id)
     }
 
@@ -69,12 +70,12 @@ impl Ledger {
     }
 
     /// Writes down that a range was let go. It is only let go if this returns without an error.
-    pub(super) fn release(&mut self, id: &MoveId, session: &str) -> io::Result<()> {
+    pub(super) fn release(&mut self, id: &Move, session: &str) -> io::Result<()> {
         self.change(|pages| drop(pages.released.insert(id.clone(), session.to_owned())))
     }
 
     /// A move is over; what it leaves behind, if it leaves something.
-    pub(super) fn over(&mut self, id: &MoveId, leftover: Option<Held>) -> io::Result<()> {
+    pub(super) fn over(&mut self, id: &Move, leftover: Option<Held>) -> io::Result<()> {
         self.change(|pages| {
             pages.released.remove(id);
             pages.leftovers.extend(leftover);
@@ -114,6 +115,8 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use capstan_control::epoch::Epoch;
+
     use super::*;
     use crate::slots::SlotRange;
 
@@ -123,13 +126,15 @@ mod tests {
         let path = dir.path().join("moves.json");
         let range = SlotRange::new(0, 9).unwrap();
         let (db, node, to) = ("demo".parse().unwrap(), "h:1".parse().unwrap(), "h:2".parse().unwrap());
-        let id = MoveId { db, node, to, range };
+        let id = Move { db, node, to, range, pairing: Some(Epoch(3)) };
         let held = Held { db: id.db.clone(), node: id.node.clone(), range };
         let mut ledger = Ledger::open(path.clone()).unwrap();
         assert!(!ledger.is_released(&id));
         ledger.release(&id, "session").unwrap();
         let mut ledger = Ledger::open(path.clone()).unwrap();
         assert!(ledger.is_released(&id));
+        // The same slots between the same proxies, put together again: another copy.
+        assert!(!ledger.is_released(&Move { pairing: Some(Epoch(4)), ..id.clone() }));
         ledger.over(&id, Some(held.clone())).unwrap();
         let mut ledger = Ledger::open(path.clone()).unwrap();
         assert!(!ledger.is_released(&id) && ledger.is_leftover(&held));

@@ -48,7 +48,7 @@ pub use import::ImportError;
 use import::{Ended, Imports, open_node};
 use ledger::Ledger;
 use names::Claims;
-pub use names::{Held, ImportId, MoveId};
+pub use names::{Held, ImportId};
 use pace::Pace;
 pub use progress::{Progress, Snapshot, Stage};
 use source::{Job, RELEASE_WITHIN};
@@ -58,7 +58,7 @@ use crate::agent::Nodes;
 use crate::data::conversation::Credentials;
 use crate::data::gate::{Gate, Phase};
 use crate::data::state::Move;
-use crate::nmctl::{Announcement, Claim, Entry, Import};
+use crate::nmctl::{Announcement, Entry, Import};
 
 const COPY: Kind = Kind { name: "redis-move", on_failure: OnFailure::Log, stage: StopStage::Working };
 const IMPORT: Kind = Kind { name: "redis-import", on_failure: OnFailure::Log, stage: StopStage::Working };
@@ -103,7 +103,7 @@ struct Shared {
 struct Current {
     epoch: Epoch,
     claims: Claims,
-    running: BTreeMap<MoveId, Running>,
+    running: BTreeMap<Move, Running>,
     /// Leftovers that are being removed.
     sweeps: BTreeSet<Held>,
 }
@@ -150,7 +150,7 @@ pub enum NotReleased {
 #[must_use = "moves begin, and gates of old ones open, when the routing table is in place"]
 pub struct Prepared {
     moves: Moves,
-    gates: BTreeMap<MoveId, Arc<Gate>>,
+    gates: BTreeMap<Move, Arc<Gate>>,
     over: Vec<(Arc<Gate>, Phase)>,
     begun: Vec<Job>,
     ended_imports: Vec<Ended>,
@@ -206,7 +206,7 @@ impl Moves {
 
     /// Ends moves that the new claims do not go on with: cancelled if the range is served here, else gone.
     fn end_moves(&self, current: &mut Current, claims: &Claims, prepared: &mut Prepared) -> io::Result<()> {
-        let over: Vec<MoveId> =
+        let over: Vec<Move> =
             current.running.keys().filter(|id| !claims.leaving.contains(id)).cloned().collect();
         for id in over {
             let Some(running) = current.running.remove(&id) else { continue };
@@ -239,7 +239,7 @@ impl Moves {
         Ok(())
     }
 
-    fn begin(&self, id: &MoveId, epoch: Epoch, workers: usize, prepared: &mut Prepared) -> Running {
+    fn begin(&self, id: &Move, epoch: Epoch, workers: usize, prepared: &mut Prepared) -> Running {
         let released = self.ledger().is_released(id);
         let gate = match released {
             true => Gate::released(id.range, id.to.clone()),
@@ -301,15 +301,8 @@ impl Moves {
             return Err(NotReleased::NotTold { known });
         }
         let find = |entry: &Entry| {
-            let range = match &entry.claim {
-                Claim::Stable(range) | Claim::Migrating { range, .. } | Claim::Importing { range, .. } => {
-                    *range
-                }
-            };
-            let mut running = current.running.iter();
-            let found =
-                running.find(|(id, _)| id.db == entry.db && id.node == entry.address && id.range == range);
-            let what = || format!("{} {} {range}", entry.db, entry.address);
+            let found = current.running.iter().find(|(id, _)| id.is_meant_by(entry));
+            let what = || format!("{} {} {}", entry.db, entry.address, entry.claim.range());
             found.map(|(_, running)| running.clone()).ok_or_else(|| NotReleased::NoSuchMove { what: what() })
         };
         message.entries.iter().map(find).collect()
@@ -317,7 +310,7 @@ impl Moves {
 
     /// All moves from this host and how far they are.
     #[must_use]
-    pub fn all(&self) -> Vec<(MoveId, Snapshot)> {
+    pub fn all(&self) -> Vec<(Move, Snapshot)> {
         self.current().running.iter().map(|(id, running)| (id.clone(), running.snapshot())).collect()
     }
 
@@ -427,8 +420,7 @@ impl Prepared {
     /// The gate of a move, for the routing table.
     #[must_use]
     pub fn gate(&self, of: &Move) -> Option<Arc<Gate>> {
-        let Move { db, node, to, range } = of.clone();
-        self.gates.get(&MoveId { db, node, to, range }).cloned()
+        self.gates.get(of).cloned()
     }
 
     /// The routing table with these gates is in place: commands that wait at the gates of old moves route again, new

@@ -1,33 +1,13 @@
 //! Which move is it? What names the two sides of a move, and what an announcement says of them.
 
-use std::fmt;
-
+use capstan_control::epoch::Epoch;
 use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
+use crate::data::state::Move;
 use crate::keys::ClusterName;
 use crate::nmctl::{Claim, Entry};
 use crate::slots::{Slot, SlotRange};
-
-/// A range that leaves a node of this host.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct MoveId {
-    /// Which database.
-    pub db: ClusterName,
-    /// The node that it leaves.
-    pub node: Address,
-    /// The proxy that it goes to.
-    pub to: Address,
-    /// Which slots.
-    pub range: SlotRange,
-}
-
-impl fmt::Display for MoveId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MoveId { db, node, to, range } = self;
-        write!(f, "{db} {node} {range} to {to}")
-    }
-}
 
 /// A range that comes to a node of this host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -40,6 +20,8 @@ pub struct ImportId {
     pub from: Address,
     /// Which slots.
     pub range: SlotRange,
+    /// Since when the two belong together.
+    pub pairing: Option<Epoch>,
 }
 
 /// Slots of a node of a database.
@@ -56,7 +38,7 @@ pub struct Held {
 /// What an announcement says about moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Claims {
-    pub leaving: Vec<MoveId>,
+    pub leaving: Vec<Move>,
     pub coming: Vec<ImportId>,
     /// What this host serves, leaving or not.
     pub served: Vec<Held>,
@@ -65,18 +47,18 @@ pub(super) struct Claims {
 impl Claims {
     pub(super) fn of(entries: &[Entry]) -> Claims {
         let mut claims = Claims::default();
-        for Entry { db, address: node, claim } in entries {
+        for entry in entries {
+            let Entry { db, address: node, claim } = entry;
             let held = |range: &SlotRange| Held { db: db.clone(), node: node.clone(), range: *range };
             match claim {
                 Claim::Stable(range) => claims.served.push(held(range)),
-                Claim::Migrating { to, range } => {
+                Claim::Migrating { range, .. } => {
                     claims.served.push(held(range));
-                    let (db, node, to, range) = (db.clone(), node.clone(), to.clone(), *range);
-                    claims.leaving.push(MoveId { db, node, to, range });
+                    claims.leaving.extend(Move::of(entry));
                 }
-                Claim::Importing { from, range } => {
-                    let (db, node, from, range) = (db.clone(), node.clone(), from.clone(), *range);
-                    claims.coming.push(ImportId { db, node, from, range });
+                Claim::Importing { from, range, pairing } => {
+                    let (db, node, from) = (db.clone(), node.clone(), from.clone());
+                    claims.coming.push(ImportId { db, node, from, range: *range, pairing: *pairing });
                 }
             }
         }
@@ -119,8 +101,8 @@ mod tests {
         let peer: Address = "h:2".parse().unwrap();
         let claims = Claims::of(&[
             entry(Claim::Stable(range(0, 9))),
-            entry(Claim::Migrating { to: peer.clone(), range: range(10, 19) }),
-            entry(Claim::Importing { from: peer.clone(), range: range(30, 39) }),
+            entry(Claim::Migrating { to: peer.clone(), range: range(10, 19), pairing: None }),
+            entry(Claim::Importing { from: peer.clone(), range: range(30, 39), pairing: None }),
         ]);
         assert_eq!((claims.leaving.len(), claims.coming.len(), claims.served.len()), (1, 1, 2));
         for (first, last, touched) in

@@ -19,7 +19,6 @@ use tracing::{info, warn};
 use super::decide::{Known, Next, next};
 use super::lane::{BATCH_KEYS, Clock, Lane};
 use super::ledger::Ledger;
-use super::names::MoveId;
 use super::pace::Pace;
 use super::progress::{Progress, Stage};
 use super::sweep::{Walk, count_keys};
@@ -28,6 +27,7 @@ use crate::agent::{NodeState, Nodes};
 use crate::data::conversation::{Conversation, Credentials, TalkError};
 use crate::data::gate::{Dirty, Gate, Phase};
 use crate::data::resp::View;
+use crate::data::state::Move;
 use crate::nmctl::{Import, Message};
 
 /// Lanes of one move: enough to keep both servers at work while the other side is waited for.
@@ -73,7 +73,7 @@ pub(super) enum MoveError {
 /// What a move works with.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub id: MoveId,
+    pub id: Move,
     /// This proxy, as the target knows it.
     pub proxy: Address,
     pub epoch: Epoch,
@@ -146,12 +146,13 @@ impl Job {
     /// Opens the session at the target, which empties the range there, and all lanes in it.
     async fn open_lanes(&self, node: &mut Conversation) -> Result<Lanes, MoveError> {
         let clock = Clock::of(node).await?;
-        let MoveId { db, to, range, .. } = &self.id;
+        let Move { db, to, range, pairing, .. } = &self.id;
         let mut request = Import {
             epoch: self.epoch,
             db: db.clone(),
             from: self.proxy.clone(),
             range: *range,
+            pairing: *pairing,
             session: None,
         };
         let mut lanes = Vec::new();

@@ -15,7 +15,7 @@ use crate::data::gate::{Gate, Phase};
 use crate::data::moves::Prepared;
 use crate::data::resp::{Protocol, Writer};
 use crate::data::state::{Clock, Lease, Move, ProxyState, Routing, Serving, StateFile, Verdict};
-use crate::nmctl::{Announcement, Claim, Entry, Holding, LeaseGrant, Message};
+use crate::nmctl::{Announcement, Entry, Holding, LeaseGrant, Message};
 
 use super::Shared;
 use super::arena::Key;
@@ -219,9 +219,7 @@ impl Keeper {
     fn say_holding(&self, writer: &mut Writer<'_, Vec<u8>>) {
         let own = self.state.own().clone();
         let let_go = |entry: &&Entry| {
-            let Claim::Migrating { to, range } = &entry.claim else { return false };
-            let (db, node, to) = (entry.db.clone(), entry.address.clone(), to.clone());
-            let gate = self.gates.get(&Move { db, node, to, range: *range });
+            let gate = Move::of(entry).and_then(|of| self.gates.get(&of));
             gate.is_some_and(|gate| gate.phase() == Phase::Released)
         };
         let released = own.entries.iter().filter(let_go).cloned().collect();

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::proxy_state::{Move, ProxyState, Verdict};
-use crate::nmctl::{Announcement, Claim, Entry, Message};
+use crate::nmctl::{Announcement, Message};
 
 /// The first words of the file, with the version of its format.
 const MAGIC: &str = "capstan redis proxy 1";
@@ -94,7 +94,8 @@ impl StateFile {
 }
 
 fn encode(state: &ProxyState) -> io::Result<String> {
-    let released = Announcement { entries: state.released().map(entry_of).collect(), ..state.own().clone() };
+    let released =
+        Announcement { entries: state.released().map(Move::entry).collect(), ..state.own().clone() };
     let told = [
         Message::SetDb(state.own().clone()),
         Message::SetPeer(state.peers().clone()),
@@ -142,11 +143,6 @@ fn released(state: &ProxyState, words: &[String]) -> Result<Vec<Move>, String> {
         Ok(other) => Err(format!("{} stands where releases should", other.name())),
         Err(wrong) => Err(wrong.to_string()),
     }
-}
-
-fn entry_of(released: &Move) -> Entry {
-    let claim = Claim::Migrating { to: released.to.clone(), range: released.range };
-    Entry { db: released.db.clone(), address: released.node.clone(), claim }
 }
 
 fn epoch_of(message: &Message) -> Option<capstan_control::epoch::Epoch> {

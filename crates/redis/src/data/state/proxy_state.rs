@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use capstan_control::epoch::{Acceptance, Epoch};
+use serde::{Deserialize, Serialize};
 
 use super::tenure::Tenure;
 use crate::address::Address;
@@ -25,7 +26,7 @@ pub struct ProxyState {
 }
 
 /// A range that moves away, or has been let go.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Move {
     /// Of which database.
     pub db: ClusterName,
@@ -35,6 +36,45 @@ pub struct Move {
     pub to: Address,
     /// Which slots.
     pub range: SlotRange,
+    /// Since when the two ends belong together. Another pairing is another move: what was let go for one is not let go
+    /// for the other, whose target has nothing yet.
+    pub pairing: Option<Epoch>,
+}
+
+impl Move {
+    /// The move that an entry of `SETDB` speaks of, if it speaks of one.
+    #[must_use]
+    pub fn of(entry: &Entry) -> Option<Move> {
+        let Claim::Migrating { to, range, pairing } = &entry.claim else { return None };
+        let (db, node, to) = (entry.db.clone(), entry.address.clone(), to.clone());
+        Some(Move { db, node, to, range: *range, pairing: *pairing })
+    }
+
+    /// As an entry says it.
+    #[must_use]
+    pub fn entry(&self) -> Entry {
+        let claim = Claim::Migrating { to: self.to.clone(), range: self.range, pairing: self.pairing };
+        Entry { db: self.db.clone(), address: self.node.clone(), claim }
+    }
+
+    /// Whether an entry of `RELEASING` means this move. What it leaves out, it does not mind.
+    #[must_use]
+    pub fn is_meant_by(&self, entry: &Entry) -> bool {
+        let target = match &entry.claim {
+            Claim::Migrating { to, .. } => Some(to),
+            Claim::Stable(_) | Claim::Importing { .. } => None,
+        };
+        (&self.db, &self.node, self.range) == (&entry.db, &entry.address, entry.claim.range())
+            && target.is_none_or(|to| self.to == *to)
+            && entry.claim.pairing().is_none_or(|pairing| self.pairing == Some(pairing))
+    }
+}
+
+impl std::fmt::Display for Move {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Move { db, node, to, range, .. } = self;
+        write!(f, "{db} {node} {range} to {to}")
+    }
 }
 
 /// What to do with a message that is not refused.
@@ -193,23 +233,16 @@ impl ProxyState {
     }
 
     fn move_of(&self, entry: &Entry) -> Result<Move, Refusal> {
-        let range = entry.claim.range();
-        let target = match &entry.claim {
-            Claim::Migrating { to, .. } => Some(to),
-            Claim::Stable(_) | Claim::Importing { .. } => None,
-        };
-        let same = |known: &Move| {
-            (&known.db, &known.node, known.range) == (&entry.db, &entry.address, range)
-                && target.is_none_or(|to| known.to == *to)
-        };
-        let (db, node) = (entry.db.clone(), entry.address.clone());
-        moves(&self.own).find(same).ok_or(Refusal::NotMigrating { db, node, range })
+        let (db, node, range) = (entry.db.clone(), entry.address.clone(), entry.claim.range());
+        let meant = moves(&self.own).find(|known| known.is_meant_by(entry));
+        meant.ok_or(Refusal::NotMigrating { db, node, range })
     }
 
     /// The node that receives the keys of an import; it is current as long as this answers the same. The epoch is the
     /// source's own and says nothing about this host's.
     pub fn importing(&self, import: &Import) -> Result<Address, Refusal> {
-        let claim = Claim::Importing { from: import.from.clone(), range: import.range };
+        let claim =
+            Claim::Importing { from: import.from.clone(), range: import.range, pairing: import.pairing };
         let is_it = |entry: &&Entry| entry.db == import.db && entry.claim == claim;
         let found = self.own.entries.iter().find(is_it).map(|entry| entry.address.clone());
         found.ok_or_else(|| Refusal::NotImporting { db: import.db.clone(), range: import.range })
@@ -333,11 +366,5 @@ fn unflagged(told: Announcement) -> Announcement {
 }
 
 fn moves(own: &Announcement) -> impl Iterator<Item = Move> {
-    own.entries.iter().filter_map(|entry| match &entry.claim {
-        Claim::Migrating { to, range } => {
-            let (db, node, to) = (entry.db.clone(), entry.address.clone(), to.clone());
-            Some(Move { db, node, to, range: *range })
-        }
-        Claim::Stable(_) | Claim::Importing { .. } => None,
-    })
+    own.entries.iter().filter_map(Move::of)
 }

@@ -237,10 +237,10 @@ impl SlotTable {
                         self.take(piece, place, |taken| newer || taken == NOBODY);
                     }
                 }
-                Claim::Migrating { to, .. } => {
-                    let id = Move { db: name.clone(), node: node.clone(), to: to.clone(), range };
+                Claim::Migrating { .. } => {
+                    let gate = Move::of(entry).and_then(|id| gate(&id));
                     for (piece, since) in pieces {
-                        let place = self.place(Place::Own { node: node.clone(), since, gate: gate(&id) });
+                        let place = self.place(Place::Own { node: node.clone(), since, gate: gate.clone() });
                         self.take(piece, place, |taken| newer || taken == NOBODY);
                     }
                 }

@@ -127,10 +127,13 @@ fn refusals_are_lines_that_coordinators_read() {
 
 #[test]
 fn only_a_move_that_is_under_way_can_be_released() {
-    let state = told(&["SETDB 5 NOFLAG db h:1 migrating p:1 0-5 db h:1 6-9"]);
+    let state =
+        told(&["SETDB 5 NOFLAG db h:1 migrating p:1 0-5 db h:1 6-9 db h:1 migrating p:1 10-19 pairing=4"]);
     for (line, found) in [
         ("RELEASING 5 NOFLAG db h:1 0-5", 1),
         ("RELEASING 5 NOFLAG db h:1 migrating p:1 0-5", 1),
+        ("RELEASING 5 NOFLAG db h:1 migrating p:1 10-19 pairing=4", 1),
+        ("RELEASING 5 NOFLAG db h:1 10-19", 1),
         ("RELEASING 5 NOFLAG", 0),
     ] {
         let Message::Releasing(asked) = message(line) else { panic!() };
@@ -139,6 +142,8 @@ fn only_a_move_that_is_under_way_can_be_released() {
     for line in [
         "RELEASING 5 NOFLAG db h:1 6-9",
         "RELEASING 5 NOFLAG db h:1 migrating p:2 0-5",
+        "RELEASING 5 NOFLAG db h:1 migrating p:1 0-5 pairing=4",
+        "RELEASING 5 NOFLAG db h:1 migrating p:1 10-19 pairing=3",
         "RELEASING 5 NOFLAG db h:2 0-5",
         "RELEASING 4 NOFLAG db h:1 0-5",
     ] {
@@ -149,15 +154,17 @@ fn only_a_move_that_is_under_way_can_be_released() {
 
 #[test]
 fn a_release_outlives_newer_epochs_but_not_its_move() {
-    let state = told(&["SETDB 5 NOFLAG db h:1 migrating p:1 0-5"]);
+    let state = told(&["SETDB 5 NOFLAG db h:1 migrating p:1 0-5 pairing=3"]);
     let state = state.let_go(state.moves().collect::<Vec<_>>());
     assert_eq!(state.released().count(), 1);
     let after = |line: &str| match state.accept(&message(line)).unwrap() {
         Verdict::Obey(next) => next.released().count(),
         Verdict::Known => panic!("known"),
     };
-    assert_eq!(after("SETDB 6 NOFLAG db h:1 migrating p:1 0-5 db h:1 7-8"), 1);
-    assert_eq!(after("SETDB 6 NOFLAG db h:1 migrating p:2 0-5"), 0);
+    assert_eq!(after("SETDB 6 NOFLAG db h:1 migrating p:1 0-5 pairing=3 db h:1 7-8"), 1);
+    assert_eq!(after("SETDB 6 NOFLAG db h:1 migrating p:2 0-5 pairing=3"), 0);
+    // Taken back and recorded again since, which nobody told this proxy.
+    assert_eq!(after("SETDB 8 NOFLAG db h:1 migrating p:1 0-5 pairing=5"), 0);
     assert_eq!(after("SETDB 6 NOFLAG db h:1 0-5"), 0);
     assert_eq!(after("SETDB 6 NOFLAG"), 0);
 }
@@ -167,6 +174,8 @@ fn an_import_is_current_while_it_is_announced() {
     let Message::Import(import) = message("IMPORT 3 db p:2 6-9") else { panic!() };
     let now = told(&["SETDB 5 NOFLAG db h:2 importing p:2 6-9"]);
     assert_eq!(now.importing(&import), Ok(address("h:2")));
+    let again = told(&["SETDB 7 NOFLAG db h:2 importing p:2 6-9 pairing=6"]);
+    assert!(matches!(again.importing(&import), Err(Refusal::NotImporting { .. })), "of another move");
     let elsewhere = told(&["SETDB 6 NOFLAG db h:2 importing p:3 6-9"]);
     assert!(matches!(elsewhere.importing(&import), Err(Refusal::NotImporting { .. })));
     let owner = told(&["SETDB 5 NOFLAG db h:2 0-100"]);
@@ -324,7 +333,7 @@ fn who_names_no_database_uses_the_default_one() {
 
 fn full() -> ProxyState {
     let state = told(&[
-        "SETDB 5 NOFLAG db h:1 migrating p:1 0-5 db h:1 6-9 other h:2 importing p:2 1-1",
+        "SETDB 5 NOFLAG db h:1 migrating p:1 0-5 pairing=3 db h:1 6-9 other h:2 importing p:2 1-1",
         "SETPEER 6 NOFLAG db p:1 10-16383",
         "SETREPL 7 NOFLAG db h:1 me:1 primary db r:1 p:1 replica-of h:1",
         r#"SETCONF 8 NOFLAG db {"mode":"single","users":[{"name":"app"}],"later":[1,2]}"#,

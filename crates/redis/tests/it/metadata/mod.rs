@@ -5,6 +5,7 @@ mod coordinators;
 mod deeds;
 mod kills;
 mod operations;
+mod pairings;
 mod races;
 mod repairs;
 mod simulation;

@@ -71,15 +71,7 @@ impl Host {
         self.epoch += 1;
         let entries: Vec<Entry> = claims.iter().map(|claim| self.entry(claim.clone())).collect();
         let prepared = self.moves.prepare(Epoch(self.epoch), &entries, 0).unwrap();
-        let gate = claims.iter().find_map(|claim| match claim {
-            Claim::Migrating { to, range } => prepared.gate(&Move {
-                db: "demo".parse().unwrap(),
-                node: self.node_address(),
-                to: to.clone(),
-                range: *range,
-            }),
-            Claim::Stable(_) | Claim::Importing { .. } => None,
-        });
+        let gate = entries.iter().filter_map(Move::of).find_map(|of| prepared.gate(&of));
         prepared.routed();
         gate
     }
@@ -140,9 +132,19 @@ pub(super) fn stable(first: u32, last: u32) -> Claim {
 }
 
 pub(super) fn leaving(to: &Host, first: u32, last: u32) -> Claim {
-    Claim::Migrating { to: to.address.clone(), range: range(first, last) }
+    Claim::Migrating { to: to.address.clone(), range: range(first, last), pairing: None }
+}
+
+/// The same claim in a move whose ends were put together at this epoch.
+pub(super) fn paired(claim: Claim, epoch: u64) -> Claim {
+    let pairing = Some(Epoch(epoch));
+    match claim {
+        Claim::Stable(_) => claim,
+        Claim::Migrating { to, range, .. } => Claim::Migrating { to, range, pairing },
+        Claim::Importing { from, range, .. } => Claim::Importing { from, range, pairing },
+    }
 }
 
 pub(super) fn coming(from: &Host, first: u32, last: u32) -> Claim {
-    Claim::Importing { from: from.address.clone(), range: range(first, last) }
+    Claim::Importing { from: from.address.clone(), range: range(first, last), pairing: None }
 }

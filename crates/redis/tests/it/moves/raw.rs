@@ -11,7 +11,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 
-use super::host::{Host, SOON, coming, leaving, range, stable};
+use super::host::{Host, SOON, coming, leaving, paired, range, stable};
 use super::shadow::{Front, Seen, Shadow, contents, work};
 use super::workload::{Author, Op};
 
@@ -235,6 +235,25 @@ async fn a_move_can_be_cancelled_turned_and_survives_its_processes() {
     assert_eq!(gate.phase(), Phase::Gone);
     swept(&source, 0).await;
     assert_eq!(size(&other).await, all);
+}
+
+/// The target has heard that the move was taken back and recorded again, the source of neither: it serves again, and
+/// copies everything anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_let_go_for_one_move_is_not_let_go_for_the_next() {
+    let (mut source, mut target) = (Host::start().await, Host::start().await);
+    fill(&mut source.connection().await, &Author::new("a", 2000, seed::rng(1)).first_ops()).await;
+    let all = size(&source).await;
+    target.set(&[paired(coming(&source, 0, LAST), 3)]);
+    let first = source.set(&[paired(leaving(&target, 0, LAST), 3)]).unwrap();
+    source.released(range(0, LAST)).await;
+    target.set(&[]);
+    swept(&target, 0).await;
+    target.set(&[paired(coming(&source, 0, LAST), 5)]);
+    let second = source.set(&[paired(leaving(&target, 0, LAST), 5)]).unwrap();
+    assert_eq!((first.phase(), second.phase()), (Phase::Open, Phase::Recording));
+    source.released(range(0, LAST)).await;
+    assert_eq!(size(&target).await, all);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

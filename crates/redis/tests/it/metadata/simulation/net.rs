@@ -10,13 +10,14 @@ use capstan_control::epoch::Epoch;
 use capstan_meta::{OwnedTask, Store};
 use capstan_redis::Address;
 use capstan_redis::coordinator::{Proxies, Reply, Unreached};
+use capstan_redis::data::state::Move;
 use capstan_redis::keys::{HostEpochKey, LastHostEpochKey};
 use capstan_redis::nmctl::Message;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep};
 
-use super::proxy::SimProxy;
+use super::proxy::{Arrival, SimProxy};
 use super::world::Sabotage;
 
 /// How late a message can still arrive: longer than anything that is granted.
@@ -112,10 +113,27 @@ impl Net {
             return Err(Unreached("it is gone".to_owned()));
         };
         let before = (receiver.state.own().epoch, receiver.state.peers().epoch);
+        let released: BTreeSet<Move> = receiver.state.released().cloned().collect();
+        let meant = match message {
+            Message::Releasing(told) => receiver.state.releasing(told).unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        if let Some(not) = meant.iter().find(|of| !released.contains(of) && !state.is_taken(proxy, of)) {
+            return Ok(Reply::Refused(format!(
+                "MIGRATING failed keys=0 why=\"{} does not take it\"",
+                not.to
+            )));
+        }
+        let Some(receiver) = state.proxies.get_mut(proxy) else {
+            return Err(Unreached("it is gone".to_owned()));
+        };
         let reply = receiver.obey(message);
         let after = (receiver.state.own().epoch, receiver.state.peers().epoch);
         if after.0 < before.0 || after.1 < before.1 {
             state.violation.get_or_insert(format!("an epoch went back at {proxy}"));
+        }
+        if reply == Reply::Done {
+            meant.iter().for_each(|of| state.judge_release(proxy, of, released.contains(of)));
         }
         if !matches!(message, Message::Info | Message::Epoch) {
             state.judge_owners(proxy);
@@ -156,6 +174,24 @@ impl Net {
 }
 
 impl State {
+    /// Whether the target of a move takes its keys at this moment.
+    fn is_taken(&self, source: &Address, of: &Move) -> bool {
+        let target = self.proxies.get(&of.to).filter(|target| target.up);
+        target.is_some_and(|target| target.coming().any(|one| one == arrival(source, of)))
+    }
+
+    /// Nobody says that he has let go of what its target has no copy of.
+    fn judge_release(&mut self, source: &Address, of: &Move, before: bool) {
+        let Some(target) = self.proxies.get_mut(&of.to) else { return };
+        let arrives = arrival(source, of);
+        if !before {
+            target.has_arrived(arrives);
+        } else if target.coming().any(|one| one == arrives) && !target.has(&arrives) {
+            let text = format!("{source} has let go of {of}, of which there is no copy");
+            self.violation.get_or_insert(text);
+        }
+    }
+
     /// No slot has two proxies that may serve it.
     pub fn judge_owners(&mut self, changed: &Address) {
         let found = self.two_owners(changed);
@@ -185,6 +221,10 @@ impl State {
         }
         None
     }
+}
+
+fn arrival(source: &Address, of: &Move) -> Arrival {
+    (of.db.clone(), source.clone(), of.range, of.pairing)
 }
 
 /// The network as one coordinator sees it.

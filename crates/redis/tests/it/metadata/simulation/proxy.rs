@@ -2,21 +2,27 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use capstan_control::epoch::Epoch;
 use capstan_redis::coordinator::Reply;
-use capstan_redis::data::state::{Clock, Lease, ProxyState, Verdict};
-use capstan_redis::nmctl::{Claim, Entry, Holding, Message};
+use capstan_redis::data::state::{Clock, Lease, Move, ProxyState, Verdict};
+use capstan_redis::nmctl::{Claim, Holding, Message};
 use capstan_redis::{Address, ClusterName, SlotRange};
 use tokio::time::Instant;
 
 /// How often a source is asked before it lets go.
 const COPIES_FOR: u32 = 3;
 
+/// A range of a database that comes from a proxy, and since when the two belong together.
+pub type Arrival = (ClusterName, Address, SlotRange, Option<Epoch>);
+
 pub struct SimProxy {
     pub up: bool,
     pub state: ProxyState,
     pub lease: Lease,
     pub nodes: BTreeMap<Address, SimNode>,
-    asked: BTreeMap<(ClusterName, SlotRange), u32>,
+    asked: BTreeMap<Move, u32>,
+    /// Imports that are complete. What an import has brought is removed when it is not announced any more.
+    arrived: BTreeSet<Arrival>,
     lives: u64,
 }
 
@@ -36,6 +42,7 @@ impl SimProxy {
             lease: Lease::new(true, Clock::new(0, Instant::now().into_std())),
             nodes,
             asked: BTreeMap::new(),
+            arrived: BTreeSet::new(),
             lives: 0,
         }
     }
@@ -65,7 +72,7 @@ impl SimProxy {
                 Err(refusal) => Reply::Refused(refusal.to_string()),
                 Ok(moves) => {
                     let asked = moves.iter().map(|one| {
-                        let count = self.asked.entry((one.db.clone(), one.range)).or_default();
+                        let count = self.asked.entry(one.clone()).or_default();
                         *count += 1;
                         *count
                     });
@@ -104,8 +111,10 @@ impl SimProxy {
             Ok(Verdict::Known) => Reply::Done,
             Ok(Verdict::Obey(next)) => {
                 self.state = *next;
-                let migrating: BTreeSet<_> = self.state.moves().map(|one| (one.db, one.range)).collect();
-                self.asked.retain(|range, _| migrating.contains(range));
+                let migrating: BTreeSet<Move> = self.state.moves().collect();
+                self.asked.retain(|one, _| migrating.contains(one));
+                let coming: Vec<Arrival> = self.coming().collect();
+                self.arrived.retain(|one| coming.contains(one));
                 let used: BTreeSet<Address> =
                     self.state.roles().nodes.iter().map(|role| role.node.clone()).collect();
                 for (_, node) in self.nodes.iter_mut().filter(|(address, _)| !used.contains(*address)) {
@@ -116,14 +125,29 @@ impl SimProxy {
         }
     }
 
+    /// What is announced to come here.
+    pub fn coming(&self) -> impl Iterator<Item = Arrival> {
+        self.state.own().entries.iter().filter_map(|entry| match &entry.claim {
+            Claim::Importing { from, range, pairing } => {
+                Some((entry.db.clone(), from.clone(), *range, *pairing))
+            }
+            Claim::Stable(_) | Claim::Migrating { .. } => None,
+        })
+    }
+
+    /// Everything that one of them brings is here.
+    pub fn has_arrived(&mut self, what: Arrival) {
+        self.arrived.insert(what);
+    }
+
+    /// Whether it is here.
+    pub fn has(&self, what: &Arrival) -> bool {
+        self.arrived.contains(what)
+    }
+
     fn holding(&self) -> Holding {
         let own = self.state.own().clone();
-        let released = self.state.released().map(|one| Entry {
-            db: one.db.clone(),
-            address: one.node.clone(),
-            claim: Claim::Migrating { to: one.to.clone(), range: one.range },
-        });
-        Holding { released: released.collect(), own }
+        Holding { released: self.state.released().map(Move::entry).collect(), own }
     }
 
     fn about(&self) -> String {

@@ -256,9 +256,14 @@ impl World {
             }
             (_, 7) => drop(broker::promote(&self.store, &name(at), &chosen, OldPrimary::Follows).await),
             (_, _) => {
-                let moves = tree.cluster(&name(at)).and_then(|cluster| cluster.moves.keys().next().copied());
-                if let Some(id) = moves {
-                    drop(broker::cancel_move(&self.store, &name(at), id).await);
+                let moves = tree.cluster(&name(at)).and_then(|cluster| cluster.moves.iter().next());
+                if let Some((id, seen)) = moves {
+                    drop(broker::cancel_move(&self.store, &name(at), *id).await);
+                    // Every other one is wanted after all.
+                    if let (0, Some(range)) = (id.0 % 2, seen.record.range()) {
+                        let wish = Wish { range, target: seen.record.target.node.clone() };
+                        drop(broker::begin_move(&self.store, &name(at), &wish, "test").await);
+                    }
                 }
             }
         }
