@@ -311,6 +311,13 @@ pub(crate) const KEYS: &[Key] = &[
         "For how long a proxy serves after it last heard from a majority of the coordinators; at least twice \
          `redis.ping_every`.",
     ),
+    key(
+        "redis.move_rate",
+        Kind::Count,
+        "0",
+        "Most keys a second that slots which move away from this host take with them, over all moves; 0: as many as \
+         possible.",
+    ),
     key("log.format", Kind::Choice(&["text", "json"]), "text", "Form of the log lines on stderr."),
     key(
         "log.level",

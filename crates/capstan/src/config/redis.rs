@@ -26,6 +26,8 @@ pub(crate) struct Redis {
     pub(crate) secret: Option<String>,
     pub(crate) ping_every: Duration,
     pub(crate) lease: Duration,
+    /// Keys a second of all moves from this host; zero: no limit.
+    pub(crate) move_rate: u64,
 }
 
 /// Redis servers that are only registered.
@@ -92,6 +94,7 @@ impl Reader<'_> {
             secret: (!secret.is_empty()).then_some(secret),
             ping_every,
             lease,
+            move_rate: self.count("redis.move_rate"),
         })
     }
 

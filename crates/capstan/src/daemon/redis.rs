@@ -101,6 +101,7 @@ pub(crate) fn start_redis_host(process: &Process, shared: &RedisShared, host: Re
         limits: Limits {
             clients: shared.settings.max_clients,
             idle: shared.settings.client_idle,
+            move_rate: shared.settings.move_rate,
             ..Limits::default()
         },
         tls: client_tls(shared.settings.tls.as_ref(), shared.settings.tls_only)?,

@@ -51,6 +51,8 @@ pub struct Limits {
     pub queued: usize,
     /// Times that a command follows an owner to another proxy before it is given up (`single` mode).
     pub hops: u8,
+    /// Keys a second that slots which move away from here take with them, over all moves; zero: as many as possible.
+    pub move_rate: u64,
 }
 
 /// Open files that are no clients: connections to nodes, files, whatever else the process does.
@@ -109,6 +111,7 @@ impl Default for Limits {
             dedicated: 4_000,
             queued: 100_000,
             hops: 5,
+            move_rate: 0,
         }
     }
 }

@@ -302,8 +302,10 @@ fn open_moves(
     let admin = config.admin_password.clone();
     let admin = admin.map(|password| Credentials { user: Some("admin".to_owned()), password });
     let moves = MovesConfig { proxy: proxy.clone(), admin, ledger: dir.join(LEDGER_FILE) };
-    let moves = Moves::open(moves, nodes.clone(), supervisor);
-    moves.map(Some).map_err(|source| StartError::StateDir { path: dir.clone(), source })
+    let moves = Moves::open(moves, nodes.clone(), supervisor)
+        .map_err(|source| StartError::StateDir { path: dir.clone(), source })?;
+    moves.set_rate(config.limits.move_rate);
+    Ok(Some(moves))
 }
 
 fn spawn(number: usize, worker: Worker) -> io::Result<JoinHandle<()>> {
