@@ -36,7 +36,7 @@ pub use place::{Missing, Pool, missing};
 pub use remove::{delete_cluster, delete_node, plan_delete, plan_delete_node, plan_release};
 pub use replace::{
     OldPrimary, plan_drop_replica, plan_give_up, plan_promote, plan_replace, promote, replace_node,
-    replacement,
+    replacement, replacement_at_home,
 };
 pub use scale::{
     ScalePlan, Shift, Spreading, plan_rebalance, plan_scale, plan_spread, plan_spreading, rebalance, scale,

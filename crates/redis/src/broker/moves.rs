@@ -207,6 +207,30 @@ pub(super) fn retag(edit: &mut Edit<'_>, id: MoveId) {
     }
 }
 
+/// Takes the tags of a move off both of its ends: its slots are where they were.
+pub(super) fn untag(edit: &mut Edit<'_>, id: MoveId) {
+    let Some(record) = edit.moves.get(&id).cloned() else { return };
+    if let Some(source) = edit.nodes.get_mut(&record.source.node)
+        && let Some(entry) = take_move(&mut source.slots, id)
+    {
+        join(&mut source.slots, SlotEntry::stable(entry.range));
+    }
+    if let Some(target) = edit.nodes.get_mut(&record.target.node) {
+        take_move(&mut target.slots, id);
+    }
+}
+
+/// A move without tags begins anew to this target, or waits for its turn. Without a target it ends.
+pub(super) fn redirect(edit: &mut Edit<'_>, id: MoveId, target: Option<Place>) {
+    if let (Some(target), Some(record)) = (target, edit.moves.get_mut(&id)) {
+        (record.target, record.state, record.epoch) = (target, MoveState::Queued, Epoch::NEVER_TOLD);
+        if start(edit, id) {
+            return;
+        }
+    }
+    edit.moves.remove(&id);
+}
+
 /// Starts the recorded moves whose ends are free, and drops those that have become impossible; nothing if there is
 /// nothing to do.
 #[must_use]
@@ -285,15 +309,8 @@ pub async fn commit_move(
 /// The transaction that takes a move back.
 pub fn plan_cancel(tree: &Tree, name: &ClusterName, id: MoveId, now: u64) -> Result<Draft, BrokerError> {
     let mut edit = Edit::of(tree, name)?;
-    let record = under_way(&edit, name, id)?.clone();
-    if let Some(source) = edit.nodes.get_mut(&record.source.node)
-        && let Some(entry) = take_move(&mut source.slots, id)
-    {
-        join(&mut source.slots, SlotEntry::stable(entry.range));
-    }
-    if let Some(target) = edit.nodes.get_mut(&record.target.node) {
-        take_move(&mut target.slots, id);
-    }
+    under_way(&edit, name, id)?;
+    untag(&mut edit, id);
     edit.moves.remove(&id);
     Ok(edit.finish(format!("cancel move {id} of cluster {name}"), now))
 }

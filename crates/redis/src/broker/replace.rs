@@ -1,20 +1,17 @@
 //! Replace Node, and the promotion of a replica: how the slots of a node come to another one at once.
 
-use std::collections::BTreeSet;
-
 use capstan_meta::{Store, clock};
 
 use super::create::choose;
 use super::draft::Draft;
 use super::edit::Edit;
-use super::entries::{join, take_move};
 use super::error::BrokerError;
-use super::moves::retag;
+use super::moves::{redirect, retag, untag};
 use super::settle::{Next, settle};
 use super::tree::Tree;
 use crate::address::Address;
 use crate::keys::ClusterName;
-use crate::status::{MoveId, NodeRecord, Place, Role, SlotEntry};
+use crate::status::{MoveId, MoveRecord, NodeRecord, Place, Role};
 
 /// Replace Node: another node takes over role and slots, tags included; the old one goes to quarantine. The new node
 /// is empty: what only the old one had is gone, which is why a replica is promoted where there is one.
@@ -48,14 +45,27 @@ pub fn replacement(
     wanted: Option<&Address>,
 ) -> Result<Place, BrokerError> {
     let edit = Edit::of(tree, name)?;
-    let record = edit.node(old)?;
-    let primary = record.replica_of.as_ref().unwrap_or(old);
-    let family = edit
-        .nodes
-        .values()
-        .filter(|node| node.address == *primary || node.replica_of.as_ref() == Some(primary));
-    let not_on: BTreeSet<Address> = family.map(|node| node.proxy_address.clone()).collect();
+    let not_on = family(&edit, old)?.map(|node| node.proxy_address.clone()).collect();
     choose(tree, edit.before, wanted, &not_on)
+}
+
+/// The same for a node that is lost although its host is well: where no other host has a node to spare, its own may.
+pub fn replacement_at_home(tree: &Tree, name: &ClusterName, old: &Address) -> Result<Place, BrokerError> {
+    let edit = Edit::of(tree, name)?;
+    let others = family(&edit, old)?.filter(|node| node.address != *old);
+    let not_on = others.map(|node| node.proxy_address.clone()).collect();
+    choose(tree, edit.before, None, &not_on)
+}
+
+/// A primary and its replicas, of which this node is one.
+fn family<'e>(
+    edit: &'e Edit<'_>,
+    node: &'e Address,
+) -> Result<impl Iterator<Item = &'e NodeRecord>, BrokerError> {
+    let primary = edit.node(node)?.replica_of.as_ref().unwrap_or(node);
+    let is_of =
+        move |node: &&NodeRecord| node.address == *primary || node.replica_of.as_ref() == Some(primary);
+    Ok(edit.nodes.values().filter(is_of))
 }
 
 /// The transaction of Replace Node.
@@ -171,7 +181,8 @@ pub fn plan_drop_replica(
 }
 
 /// The transaction that lets a primary go whose data is gone, where no other node could take its place: its slots have
-/// no owner until a node is free, and that may be the same one after it was emptied. Moves that it was part of end.
+/// no owner until a node is free, and that may be the same one after it was emptied. What was moving to it goes to another
+/// primary; where there is none, and where it was the source, the move ends.
 pub fn plan_give_up(
     tree: &Tree,
     name: &ClusterName,
@@ -181,24 +192,30 @@ pub fn plan_give_up(
 ) -> Result<Draft, BrokerError> {
     let mut edit = Edit::of(tree, name)?;
     edit.node(node)?;
-    let ended: Vec<(MoveId, Address, Address)> = edit
-        .moves
-        .iter()
-        .filter(|(_, record)| record.source.node == *node || record.target.node == *node)
-        .map(|(id, record)| (*id, record.source.node.clone(), record.target.node.clone()))
-        .collect();
-    for (id, source, target) in ended {
-        if let Some(source) = edit.nodes.get_mut(&source)
-            && let Some(entry) = take_move(&mut source.slots, id)
-        {
-            join(&mut source.slots, SlotEntry::stable(entry.range));
-        }
-        if let Some(target) = edit.nodes.get_mut(&target) {
-            take_move(&mut target.slots, id);
-        }
-        edit.moves.remove(&id);
-    }
+    let concerned = |(id, record): (&MoveId, &MoveRecord)| {
+        let end = [&record.source, &record.target].into_iter().any(|end| end.node == *node);
+        end.then_some(*id)
+    };
+    let moves: Vec<MoveId> = edit.moves.iter().filter_map(concerned).collect();
+    moves.iter().for_each(|id| untag(&mut edit, *id));
     edit.release(node, why);
+    for id in moves {
+        let target = next_target(tree, &edit, id, node);
+        redirect(&mut edit, id, target);
+    }
     edit.want_nodes();
     Ok(edit.finish(format!("let node {node} of cluster {name} go: {why}"), now))
+}
+
+/// Who takes what was moving to a node that is gone: the primary with the fewest slots, on a host that answers and stays.
+fn next_target(tree: &Tree, edit: &Edit<'_>, id: MoveId, gone: &Address) -> Option<Place> {
+    let record = edit.moves.get(&id).filter(|record| record.target.node == *gone)?;
+    let ill = |proxy: &Address| {
+        tree.draining.contains(proxy) || tree.failures.iter().any(|(key, _)| key.address == *proxy)
+    };
+    let able = |node: &&NodeRecord| {
+        node.is_primary() && node.address != record.source.node && !ill(&node.proxy_address)
+    };
+    let next = edit.nodes.values().filter(able).min_by_key(|node| (node.slot_count(), &node.address))?;
+    Some(Place { proxy: next.proxy_address.clone(), node: next.address.clone() })
 }

@@ -12,7 +12,7 @@ use super::timing::Timing;
 use crate::address::Address;
 use crate::broker::{
     BrokerError, ClusterTree, Draft, OldPrimary, Tree, plan_drop_replica, plan_give_up, plan_promote,
-    plan_replace, replacement,
+    plan_replace, replacement, replacement_at_home,
 };
 use crate::keys::{ClusterName, Coordinators, FailureKey};
 use crate::plan::Steps;
@@ -132,9 +132,16 @@ impl Loss<'_> {
             .collect();
         if replicas.is_empty() {
             let alone = self.cluster.replicas_of(&node.address).next().is_none();
-            return match replacement(tree, name, &node.address, None) {
+            let place = match replacement(tree, name, &node.address, None) {
+                // Its host is well, and there is nothing to wait for.
+                Err(BrokerError::TooFewNodes { .. }) if self.lost && alone => {
+                    replacement_at_home(tree, name, &node.address)
+                }
+                other => other,
+            };
+            return match place {
                 Ok(place) => plan_replace(tree, name, &node.address, &place, self.why, self.now).map(Some),
-                // There is nothing to wait for: the same node can be emptied and taken again.
+                // The same node can be emptied and taken again.
                 Err(BrokerError::TooFewNodes { .. }) if self.lost && alone => {
                     plan_give_up(tree, name, &node.address, self.why, self.now).map(Some)
                 }
