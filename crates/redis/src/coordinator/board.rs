@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use capstan_control::epoch::Epoch;
+use capstan_meta::latest;
 use tokio::time::Instant;
 
 use super::content::Content;
@@ -117,10 +118,16 @@ pub struct ProxyFact {
 }
 
 /// What the proxies have said lately. Clones are the same board.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Board {
     proxies: Arc<Mutex<BTreeMap<Address, ProxyFact>>>,
-    changed: Arc<tokio::sync::Notify>,
+    changed: Arc<latest::Sender<()>>,
+}
+
+impl Default for Board {
+    fn default() -> Board {
+        Board { proxies: Arc::default(), changed: Arc::new(latest::Sender::new(())) }
+    }
 }
 
 impl Board {
@@ -143,7 +150,7 @@ impl Board {
     /// Notes something about a proxy.
     pub fn note(&self, proxy: &Address, change: impl FnOnce(&mut ProxyFact)) {
         change(self.lock().entry(proxy.clone()).or_default());
-        self.changed.notify_waiters();
+        self.changed.set(());
     }
 
     /// Notes why something was not told to a proxy. Nobody is woken: nothing is known that was not known before.
@@ -174,9 +181,10 @@ impl Board {
         self.lock().get(proxy).and_then(|fact| fact.confirmed.as_ref()).map(|content| content.epoch)
     }
 
-    /// Waits until something is noted.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+    /// To wait until something is noted. Nothing is missed while the reader looks elsewhere.
+    #[must_use]
+    pub fn notes(&self) -> latest::Receiver<()> {
+        self.changed.subscribe()
     }
 }
 

@@ -110,6 +110,20 @@ impl Content {
         }
     }
 
+    /// The messages for a proxy that knows this other one. Settings and roles that it knows come last: clients may wait
+    /// for the rest.
+    #[must_use]
+    pub fn messages_after(&self, known: Option<&Content>) -> Vec<Message> {
+        let mut messages = self.messages(self.order_after(known));
+        let is_known = |message: &Message| match message {
+            Message::SetConf(_) => known.is_some_and(|known| known.settings == self.settings),
+            Message::SetRepl(_) => known.is_some_and(|known| known.roles == self.roles),
+            _ => false,
+        };
+        messages.sort_by_key(is_known);
+        messages
+    }
+
     /// The ranges that the proxy answers for.
     pub fn owned(&self) -> impl Iterator<Item = (&ClusterName, SlotRange, &Claim)> {
         self.own

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::proxies::{Proxies, Reply};
 use super::watch::Shared;
-use crate::broker::{Tree, commit_move};
+use crate::broker::{self, BrokerError, Committed, Tree, commit_move, plan_commit};
 use crate::keys::{ClusterName, MoveKey, ProgressKey};
 use crate::nmctl::{Announcement, Claim, Entry, Flags, Message};
 use crate::status::{MoveId, MoveProgress, MoveRecord, MoveState};
@@ -72,9 +72,10 @@ fn releasing(asked: &Asked) -> Option<Message> {
 
 /// Asks for ever.
 pub(super) async fn run<P: Proxies>(shared: Arc<Shared<P>>) {
-    let mut trees = shared.trees.clone();
+    let (mut trees, mut notes) = (shared.trees.clone(), shared.board.notes());
     let mut written: BTreeMap<(ClusterName, MoveId), Instant> = BTreeMap::new();
     loop {
+        notes.see();
         let tree = trees.see();
         let asked = under_way(&shared, &tree);
         written.retain(|(name, id), _| asked.iter().any(|asked| asked.name == *name && asked.id == *id));
@@ -96,7 +97,7 @@ pub(super) async fn run<P: Proxies>(shared: Arc<Shared<P>>) {
             tokio::select! {
                 biased;
                 changed = trees.changed() => if changed.is_err() { return },
-                () = shared.board.changed() => {}
+                changed = notes.changed() => if changed.is_err() { return },
             }
         }
         sleep(ASK_EVERY).await;
@@ -107,7 +108,7 @@ async fn ask<P: Proxies>(shared: Arc<Shared<P>>, asked: Asked, write_progress: b
     let Some(message) = releasing(&asked) else { return };
     match shared.proxies.tell(&asked.record.source.proxy, &message).await {
         Ok(Reply::Done) => {
-            if let Err(error) = commit_move(&shared.store, &asked.name, asked.id, asked.record.epoch).await {
+            if let Err(error) = commit(&shared, &asked).await {
                 tracing::warn!(cluster = %asked.name, id = %asked.id, %error, "a move was not committed");
             }
         }
@@ -118,6 +119,18 @@ async fn ask<P: Proxies>(shared: Arc<Shared<P>>, asked: Asked, write_progress: b
         }
         Ok(Reply::Refused(_) | Reply::Said(_)) | Err(_) => {}
     }
+}
+
+/// Clients wait: what the view shows is tried first, and read again only if it is not the newest.
+async fn commit<P: Proxies>(shared: &Shared<P>, asked: &Asked) -> Result<(), BrokerError> {
+    let Asked { name, id, record, .. } = asked;
+    let planned = plan_commit(&shared.newest(), name, *id, record.epoch, clock::since_epoch().as_secs());
+    if let Ok(draft) = planned
+        && let Ok(Committed::At(_)) = broker::commit(&shared.store, draft).await
+    {
+        return Ok(());
+    }
+    commit_move(&shared.store, name, *id, record.epoch).await
 }
 
 /// `MIGRATING copying keys=.. bytes=.. pass=.. dirty=..`, as far as it is said.

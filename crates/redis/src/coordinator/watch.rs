@@ -142,14 +142,12 @@ impl<P: Proxies> Watcher<P> {
 
     /// Watches over the proxy for ever; dropped when the host is removed.
     pub async fn run(mut self) {
-        let mut trees = self.shared.trees.clone();
+        let (mut trees, mut notes) = (self.shared.trees.clone(), self.shared.board.notes());
         loop {
+            notes.see();
             let tree = trees.see();
             self.push(&tree).await;
-            if Instant::now() >= self.ping_at {
-                self.ping_at = Instant::now() + self.shared.timing.ping_every;
-                self.ping().await;
-            }
+            self.ping_if_due().await;
             let behind = self.is_behind(&trees.get());
             let look_at = self.push_at.max(self.look_at);
             let wake_at = if behind { self.ping_at.min(look_at) } else { self.ping_at };
@@ -157,7 +155,7 @@ impl<P: Proxies> Watcher<P> {
                 biased;
                 () = sleep_until(wake_at) => {}
                 changed = trees.changed() => if changed.is_err() { return },
-                () = self.shared.board.changed(), if behind => {}
+                changed = notes.changed(), if behind => if changed.is_err() { return },
             }
         }
     }
@@ -263,9 +261,9 @@ impl<P: Proxies> Watcher<P> {
 
     async fn tell_all(&mut self, content: &Content) -> Result<(), String> {
         let mut refused = None;
-        for message in content.messages(content.order_after(self.confirmed.as_deref())) {
+        for message in content.messages_after(self.confirmed.as_deref()) {
             match self.shared.proxies.tell(&self.proxy, &message).await {
-                Ok(Reply::Done | Reply::Said(_)) => {}
+                Ok(Reply::Done | Reply::Said(_)) => self.after(&message, content).await,
                 // A node that is not ready holds up its own message; the others say where everything else went.
                 Ok(Reply::Refused(why)) => {
                     self.on_refusal(content.epoch, &why).await;
@@ -275,6 +273,17 @@ impl<P: Proxies> Watcher<P> {
             }
         }
         refused.map_or(Ok(()), Err)
+    }
+
+    /// Clients wait for what it was told to be its own: others hear of that, and it is granted, before it is told
+    /// everything else.
+    async fn after(&mut self, told: &Message, content: &Content) {
+        if let Message::SetDb(_) = told {
+            self.holds(Held::of(content));
+            if self.reported.is_none() {
+                self.ping_if_due().await;
+            }
+        }
     }
 
     /// A proxy that knows a higher epoch than the tree: the tree was set back, or a proxy was used elsewhere before.
@@ -293,6 +302,13 @@ impl<P: Proxies> Watcher<P> {
             if let Err(error) = broker::raise_host_epoch(&self.shared.store, &self.proxy, known).await {
                 tracing::warn!(proxy = %self.proxy, %error, "epoch was not raised");
             }
+        }
+    }
+
+    async fn ping_if_due(&mut self) {
+        if Instant::now() >= self.ping_at {
+            self.ping_at = Instant::now() + self.shared.timing.ping_every;
+            self.ping().await;
         }
     }
 
