@@ -37,7 +37,7 @@ use crate::task::OwnedTask;
 /// How a view keeps in touch with the store.
 #[derive(Clone, Debug)]
 pub struct ViewOptions {
-    /// A quiet watch is asked for a sign of life this often.
+    /// A watch is asked for a sign of life this often, also if it brings something all the time.
     pub heartbeat: Duration,
     /// A watch that does not answer for so long is opened anew.
     pub answer_within: Duration,

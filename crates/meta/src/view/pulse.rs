@@ -11,7 +11,7 @@ const ASK_LAGGING: Duration = Duration::from_millis(5);
 /// How often a watch is asked, and how long it may take to answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rhythm {
-    /// A quiet watch is asked for progress this often.
+    /// A watch that nobody waits for is asked for progress this often.
     pub(super) heartbeat: Duration,
     /// A watch that has not answered for so long is broken.
     pub(super) answer_within: Duration,
@@ -34,6 +34,7 @@ pub(super) enum Need {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pulse {
     rhythm: Rhythm,
+    opened_at: Instant,
     heard_at: Instant,
     /// Whether anything ever came.
     alive: bool,
@@ -46,14 +47,22 @@ pub(super) struct Pulse {
 
 impl Pulse {
     pub(super) fn new(rhythm: Rhythm, now: Instant) -> Pulse {
-        Pulse { rhythm, heard_at: now, alive: false, asked_at: None, unanswered_since: None, proven_at: None }
+        Pulse {
+            rhythm,
+            opened_at: now,
+            heard_at: now,
+            alive: false,
+            asked_at: None,
+            unanswered_since: None,
+            proven_at: None,
+        }
     }
 
     /// When it is to be asked next.
     pub(super) fn ask_at(&self, need: Need) -> Instant {
-        let asked_or_heard = self.asked_at.map_or(self.heard_at, |asked| asked.max(self.heard_at));
         match need {
-            Need::Heartbeat => asked_or_heard + self.rhythm.heartbeat,
+            // Whatever it brings by itself: events do not say that none is missing.
+            Need::Heartbeat => self.asked_at.unwrap_or(self.opened_at) + self.rhythm.heartbeat,
             Need::Awaited => self.asked_at.map_or(self.heard_at, |asked| asked + self.rhythm.ask_awaited),
             // An answer that did not bring enough is followed by the next question soon, silence is not.
             Need::Lagging if self.unanswered_since.is_none() => {
@@ -117,6 +126,22 @@ mod tests {
         assert_eq!(pulse.broken_at(), None);
         pulse.asked(asked + RHYTHM.heartbeat);
         assert!(!pulse.is_mute(), "it has answered before");
+    }
+
+    #[test]
+    fn a_watch_that_always_brings_something_is_asked_too() {
+        let start = Instant::now();
+        let mut pulse = Pulse::new(RHYTHM, start);
+        let busy = |pulse: &mut Pulse, from: Instant| {
+            (1..=5).for_each(|second| pulse.heard(from + Duration::from_secs(second)));
+        };
+        busy(&mut pulse, start);
+        let asked = start + RHYTHM.heartbeat;
+        assert_eq!((pulse.ask_at(Need::Heartbeat), pulse.proven_at()), (asked, None));
+        pulse.asked(asked);
+        busy(&mut pulse, asked);
+        assert_eq!(pulse.ask_at(Need::Heartbeat), asked + RHYTHM.heartbeat);
+        assert_eq!(pulse.proven_at(), Some(asked));
     }
 
     #[test]
