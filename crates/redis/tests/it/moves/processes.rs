@@ -19,7 +19,7 @@ use capstan_redis::coordinator::{Coordinator, Timing, Wire as CoordinatorWire};
 use capstan_redis::data::proxy::{Config, Limits, Proxy};
 use capstan_redis::host::{self, Identity, NodeSecret};
 use capstan_testkit::redis::Wire;
-use capstan_testkit::{Port, Process, Ready, TempDir, process};
+use capstan_testkit::{Port, Process, Ready, TempDir, eventually, process};
 use redis::aio::MultiplexedConnection;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -226,12 +226,19 @@ impl HostProcess {
     pub(super) async fn node_connections(&self) -> Vec<MultiplexedConnection> {
         let mut connections = Vec::new();
         for node in &self.nodes {
-            let password = self.record(node)["password"].as_str().unwrap_or_default().to_owned();
-            let client = redis::Client::open(format!("redis://:{password}@{}/", node.addr())).unwrap();
-            let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(SOON));
-            connections.push(client.get_multiplexed_async_connection_with_config(&config).await.unwrap());
+            // A node that was replaced gets another password while it is emptied.
+            connections.push(eventually("a node answers", SOON, async || self.connect(node).await).await);
         }
         connections
+    }
+
+    async fn connect(&self, node: &Port) -> redis::RedisResult<MultiplexedConnection> {
+        let password = self.record(node)["password"].as_str().unwrap_or_default().to_owned();
+        let client = redis::Client::open(format!("redis://:{password}@{}/", node.addr()))?;
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(SOON));
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        redis::cmd("PING").exec_async(&mut connection).await?;
+        Ok(connection)
     }
 
     /// What the agent has written down about a node.
