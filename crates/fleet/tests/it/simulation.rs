@@ -60,18 +60,18 @@ fn come_to_rest(first: u64, count: usize, scenario: fn(u64) -> Scenario) {
 
 #[test]
 fn tiny_fleets_keep_the_rules_and_come_to_rest() {
-    come_to_rest(0, soak(250, 50_000), Scenario::tiny);
+    come_to_rest(0, soak(1_400, 50_000), Scenario::tiny);
 }
 
 /// The same again, on the other core.
 #[test]
 fn more_tiny_fleets_keep_the_rules_and_come_to_rest() {
-    come_to_rest(1_000, soak(250, 50_000), Scenario::tiny);
+    come_to_rest(1_000_000, soak(1_400, 50_000), Scenario::tiny);
 }
 
 #[test]
 fn small_fleets_keep_the_rules_and_come_to_rest() {
-    come_to_rest(0, soak(40, 20_000), Scenario::small);
+    come_to_rest(0, soak(200, 20_000), Scenario::small);
 }
 
 /// A host that had failed and was tried again came behind something that was done once, and nobody told it to go on.
