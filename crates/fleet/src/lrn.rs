@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::num::ParseIntError;
 use std::str::FromStr;
 
 use capstan_meta::record::Segment;
@@ -22,11 +21,16 @@ impl fmt::Display for Lrn {
     }
 }
 
-impl FromStr for Lrn {
-    type Err = ParseIntError;
+/// What should be the number of a host is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a host of the fleet is a number from 0 to {}", u32::MAX)]
+pub struct InvalidLrn;
 
-    fn from_str(text: &str) -> Result<Lrn, ParseIntError> {
-        text.parse().map(Lrn)
+impl FromStr for Lrn {
+    type Err = InvalidLrn;
+
+    fn from_str(text: &str) -> Result<Lrn, InvalidLrn> {
+        text.parse().map(Lrn).map_err(|_| InvalidLrn)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::keys::{GroupName, default_group};
 use crate::lrn::{Lrn, Lrns};
 use crate::spec::Policy;
 
-pub use segment::{Segment, SegmentKind, segments};
+pub use segment::{Segment, SegmentKind, segments, steps_text};
 
 /// Hosts by group, and each group's rules.
 pub type Policies = BTreeMap<GroupName, Policy>;

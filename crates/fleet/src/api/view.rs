@@ -17,7 +17,7 @@ use crate::history::HistoryRecord;
 use crate::keys::GroupName;
 use crate::lrn::Lrn;
 use crate::plan::{SegmentKind, group_of};
-use crate::status::{Condition, Phase, Request};
+use crate::status::{Condition, HostStatus, Phase, Request};
 use crate::world::World;
 
 /// One host, as `hosts` and `status` show it.
@@ -33,7 +33,7 @@ pub struct HostLine {
     pub group: GroupName,
     /// Whether its worker is up.
     pub up: bool,
-    /// The release that its worker said it had when it started.
+    /// The release that it has, as far as it has said: in this request, else when its worker started.
     pub release: String,
     /// The version that it is being updated to.
     pub version: Option<String>,
@@ -212,13 +212,23 @@ fn line(world: &World, lrn: Lrn) -> HostLine {
         group: group_of(&world.policies, &info.labels),
         labels: info.labels,
         up: world.leases.contains_key(&lrn),
-        release: world.leases.get(&lrn).map(|seen| seen.record.release.clone()).unwrap_or_default(),
+        release: release_of(world, lrn, status),
         version: status.map(|status| status.version.clone()),
         step: status.map(|status| status.step),
-        condition: status.map(crate::status::HostStatus::condition),
+        condition: status.map(HostStatus::condition),
         message: status.map(|status| status.message.clone()).unwrap_or_default(),
         state: brief(world, lrn),
     }
+}
+
+fn release_of(world: &World, lrn: Lrn, status: Option<&HostStatus>) -> String {
+    let said = status.and_then(|status| match status.condition() {
+        Condition::Completed => Some(&status.version),
+        Condition::Aborted => Some(&status.rolled_back_to).filter(|back| !back.is_empty()),
+        Condition::Running => None,
+    });
+    let before = world.leases.get(&lrn).map(|seen| &seen.record.release);
+    said.or(before).cloned().unwrap_or_default()
 }
 
 /// A word for where a host stands, without working out the whole rollout for every line.

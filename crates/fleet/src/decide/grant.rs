@@ -10,7 +10,7 @@ use crate::drains::{DrainWish, Emptiness, emptiness};
 use crate::encoding::Moment;
 use crate::keys::GroupName;
 use crate::lrn::{Lrn, Lrns, go_list};
-use crate::plan::{GroupPlan, Segment, SegmentKind};
+use crate::plan::{GroupPlan, Segment, SegmentKind, steps_text};
 use crate::spec::Policy;
 use crate::status::{Desired, Phase};
 use crate::world::World;
@@ -216,10 +216,9 @@ pub(super) fn grants(world: &World, rollout: &Rollout<'_>, segment: Segment, ala
     reasons.truncate(4);
     let why = match reasons.is_empty() {
         true => format!(
-            "waiting for hosts {} in steps {} to {}",
+            "waiting for hosts {} in {}",
             rollout.waiting_list(),
-            segment.first,
-            segment.last
+            steps_text(segment.first, segment.last)
         ),
         false => reasons.join("; "),
     };
@@ -400,6 +399,6 @@ fn begin(
         },
         drain: drain.then_some(DrainWish::Ask),
         slot: SlotChange::Take,
-        why: format!("host {lrn} begins steps {from} to {through}"),
+        why: format!("host {lrn} begins {}", steps_text(from, through)),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{GroupPlan, Labels, Policies, Segment, SegmentKind, plan_groups, segments};
+use super::{GroupPlan, Labels, Policies, Segment, SegmentKind, plan_groups, segments, steps_text};
 use crate::encoding::Span;
 use crate::lrn::Lrns;
 use crate::spec::{Policy, ReleaseRecord, StepRecord};
@@ -115,8 +115,10 @@ fn meeting(preview: &SegmentPreview) -> String {
         SegmentKind::Barrier => format!("step {first} ({names}): all hosts at once, when all are there"),
         SegmentKind::Once => format!("step {first} ({names}): one host for all, when all are there"),
         SegmentKind::Rolling { drain: true } => {
-            format!("steps {first} to {last} ({names}): host by host, each drained and healthy again")
+            format!("{} ({names}): host by host, each drained and healthy again", steps_text(first, last))
         }
-        SegmentKind::Rolling { drain: false } => format!("steps {first} to {last} ({names}): host by host"),
+        SegmentKind::Rolling { drain: false } => {
+            format!("{} ({names}): host by host", steps_text(first, last))
+        }
     }
 }

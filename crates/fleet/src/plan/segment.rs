@@ -31,6 +31,15 @@ pub struct Segment {
     pub last: u32,
 }
 
+/// Steps, in words: `step 2`, `steps 2 to 4`.
+#[must_use]
+pub fn steps_text(first: u32, last: u32) -> String {
+    match first == last {
+        true => format!("step {first}"),
+        false => format!("steps {first} to {last}"),
+    }
+}
+
 /// Divides the steps of a release: each barrier and each `once` stands alone, what lies between them belongs together.
 #[must_use]
 pub fn segments(steps: &[StepRecord]) -> Vec<Segment> {

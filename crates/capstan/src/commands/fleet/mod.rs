@@ -7,6 +7,7 @@ mod reply;
 mod rules;
 mod screen;
 mod show;
+mod simulate;
 mod steer;
 mod vault;
 mod watch;
@@ -77,6 +78,8 @@ pub(crate) enum FleetCommand {
     /// Keep the secrets with which Vault is opened
     #[command(subcommand)]
     Vault(vault::VaultCommand),
+    /// Show what a policy costs and saves: rollout time and broken hosts, for sizes of the canary
+    Simulate(simulate::SimulateArgs),
 }
 
 /// Carries out the command.
@@ -103,6 +106,7 @@ pub(crate) async fn run(command: FleetCommand, context: &mut Context) -> Result<
         FleetCommand::Config(command) => rules::config(command, context).await,
         FleetCommand::History(args) => show::history(args, context).await,
         FleetCommand::Vault(command) => vault::run(command, context).await,
+        FleetCommand::Simulate(args) => simulate::simulate(args, context).await,
     }
 }
 

@@ -5,7 +5,7 @@ use capstan_fleet::Fleet;
 use capstan_fleet::api::ConfigKey;
 use capstan_fleet::encoding::Moment;
 use capstan_fleet::release::{
-    MAX_MANIFEST_BYTES, Manifest, Prereleases, ReleaseFile, Source, SourceSpec, Version, newest,
+    MAX_MANIFEST_BYTES, Manifest, Prereleases, ReleaseFile, Source, SourceError, SourceSpec, Version, newest,
 };
 use capstan_fleet::spec::ReleaseRecord;
 use std::sync::Arc;
@@ -24,7 +24,12 @@ pub(super) async fn meant(fleet: &Fleet, named: Option<&str>) -> Result<String> 
     let offered = match source(fleet).await? {
         None => None,
         Some(source) => {
-            newest(&source.list().await?, Prereleases::Exclude).map(|listed| listed.version.clone())
+            // Where nothing was published yet there is no list.
+            let listed = match source.list().await {
+                Err(SourceError::NotFound { .. }) => Vec::new(),
+                listed => listed?,
+            };
+            newest(&listed, Prereleases::Exclude).map(|listed| listed.version.clone())
         }
     };
     let Some(version) = offered.into_iter().chain(known.iter().cloned()).max() else {

@@ -79,8 +79,13 @@ pub(super) async fn policy(command: PolicyCommand, context: &mut Context) -> Res
         }
         PolicyCommand::Get { group, all: false } => {
             let group = group.map_or_else(|| Ok(default_group()), |name| GroupName::new(&name))?;
+            let fleet = fleet(context).await?;
             // Rules have no shorter form than JSON: what is printed can be edited and set again.
-            context.out.json(&fleet(context).await?.policy_get(&group).await?)?;
+            context.out.json(&fleet.policy_get(&group).await?)?;
+            let own = fleet.policies().await?.into_iter().any(|(named, _)| named == group);
+            if !own {
+                say(format!("Group {group} has no rules of its own; these hold without any."));
+            }
         }
         PolicyCommand::Set { group, file } => {
             let (group, policy) = (GroupName::new(&group)?, read(&file)?);

@@ -125,15 +125,19 @@ pub(super) async fn history(args: HistoryArgs, context: &mut Context) -> Result<
     Ok(Exit::Done)
 }
 
-fn row(line: &HistoryLine) -> [String; 8] {
-    let record = &line.record;
-    let outcome = match record.outcome {
+/// How an update ended, in words.
+pub(super) fn outcome_text(outcome: Option<Outcome>) -> &'static str {
+    match outcome {
         None => "under way",
         Some(Outcome::Succeeded) => "succeeded",
         Some(Outcome::Failed) => "failed",
         Some(Outcome::TimedOut) => "timed out",
         Some(Outcome::Stopped) => "stopped",
-    };
+    }
+}
+
+fn row(line: &HistoryLine) -> [String; 8] {
+    let record = &line.record;
     let without = match record.without.is_empty() {
         true => String::new(),
         false => format!("without hosts {} ", go_list(&record.without)),
@@ -142,7 +146,7 @@ fn row(line: &HistoryLine) -> [String; 8] {
         line.generation.to_string(),
         record.version.clone(),
         or_dash(record.from.clone()),
-        outcome.to_owned(),
+        outcome_text(record.outcome).to_owned(),
         record.started_at.to_seconds_text(),
         or_dash(record.ended_at.map(|at| at.to_seconds_text()).unwrap_or_default()),
         or_dash(record.by.clone()),

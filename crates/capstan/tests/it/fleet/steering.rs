@@ -3,7 +3,7 @@
 use capstan_testkit::eventually;
 use serde_json::{Value, json};
 
-use super::{GATED, LocalFleet, packages, sample, state_of};
+use super::{GATED, LocalFleet, packages, quick, sample, state_of};
 use crate::binary::{DEADLINE, Run};
 
 #[tokio::test]
@@ -105,6 +105,8 @@ async fn every_verb_answers_programs_and_says_no_in_words() {
     assert_eq!(asked(&["config", "get", "worker-timeout"])["value"], "1m30s");
     assert_eq!(asked(&["config", "get"]).as_array().unwrap().len(), 6);
     assert_eq!(asked(&["policy", "get"])["waves"], json!([1]));
+    let bare = fleet.run(&["policy", "get", "nobody"]);
+    assert!(bare.code == 0 && bare.stderr.contains("has no rules of its own"), "{bare:#?}");
     assert_eq!(asked(&["vault", "unseal", "http://127.0.0.1:9"])["state"], "no_key");
     std::fs::write(fleet.up.dir.join("key"), "s3cret\n").unwrap();
     asked(&["vault", "set", "unseal-key", "--file", "key"]);
@@ -113,7 +115,13 @@ async fn every_verb_answers_programs_and_says_no_in_words() {
     fleet.release("2.0.0", GATED);
     assert_eq!(asked(&["plan", "2.0.0"])["hosts"], 2);
 
+    assert_eq!(
+        asked(&["simulate", "--hosts", "20", "--canary", "1,2", "--parallelism", "10"])[1]["canary"],
+        2
+    );
+
     no(&["init", "1"], "the fleet has hosts already");
+    no(&["simulate", "--hosts", "3", "--canary", "5"], "is more than the fleet has: 3");
     no(&["init", "one"], "\"one\" is no host");
     no(&["leave", "9"], "host 9 not found");
     no(&["why", "nobody"], "host nobody");
@@ -139,4 +147,58 @@ async fn every_verb_answers_programs_and_says_no_in_words() {
     fleet.let_go(1);
     fleet.until_complete("2.0.0").await;
     assert!(!fleet.root(2).join("pid").exists(), "the skipped host ran");
+    assert_eq!(asked(&["hosts"])["hosts"][0]["release"], "2.0.0");
+}
+
+/// Fails until it is mended, on the first host only.
+const BROKEN: &str = r#"
+[[steps]]
+name = "try"
+kind = "rolling"
+timeout_seconds = 60
+actions = [{ command = { argv = ["sh", "-c", "test -e $CAPSTAN_ROOT/mended"], after_crash = "rerun" } }]
+"#;
+
+/// The verbs for when something went wrong, and those that make releases, all answer programs too.
+#[tokio::test]
+async fn verbs_for_trouble_and_releases_answer_programs() {
+    let fleet = LocalFleet::start("trouble", 2).await;
+    let asked = |args: &[&str]| -> Value {
+        let args: Vec<&str> = args.iter().chain(&["-o", "json"]).copied().collect();
+        fleet.run(&args).json()
+    };
+    let nothing = fleet.run(&["plan"]);
+    assert!(nothing.code == 1 && nothing.stderr.contains("capstan fleet release sample"), "{nothing:#?}");
+    assert_eq!(asked(&["release", "sample", "--release", "1.0.0"])["version"], "1.0.0");
+    let (trust, repository) = ("data/sample/trust.json", "data/sample/repository");
+    let checked = asked(&["release", "verify", repository, "--release", "1.0.0", "--trust", trust]);
+    assert_eq!(checked["manifest"]["version"], "1.0.0");
+    asked(&["apply", "1.0.0"]);
+    fleet.until_complete("1.0.0").await;
+
+    std::fs::write(fleet.up.dir.join("broken.toml"), format!("version = \"2.0.0\"\n{BROKEN}")).unwrap();
+    assert!(asked(&["release", "build", "broken.toml", "--out", "broken"]).is_object());
+    assert!(asked(&["release", "sign", "broken", "--key", "data/sample/release.key"]).is_object());
+    assert!(asked(&["release", "verify", "broken", "--trust", trust]).is_object());
+    assert!(asked(&["release", "publish", "broken", repository]).is_object());
+    assert_eq!(asked(&["release", "list", repository]).as_array().unwrap().len(), 2);
+
+    fleet.policy(&json!({
+        "waves": [1], "auto_promote": false, "failure_budget": 1, "max_unavailable": 2, "min_healthy": "0s",
+    }));
+    fleet.run(&["policy", "check", "policy.json", "-o", "json"]).json();
+    std::fs::write(fleet.root(2).join("mended"), "").unwrap();
+    asked(&["apply", "2.0.0"]);
+    fleet.until_host(1, "failed").await;
+    std::fs::write(fleet.root(1).join("mended"), "").unwrap();
+    assert_eq!(asked(&["retry", "1"])["done"], "retry");
+    fleet.until_host(1, "finished").await;
+    assert_eq!(asked(&["promote"])["done"], "promote");
+    fleet.until_complete("2.0.0").await;
+    fleet.policy(&quick(2));
+    assert_eq!(asked(&["rollback"])["done"], "rollback");
+    fleet.until_complete("1.0.0").await;
+    assert_eq!(asked(&["stop", "--reason", "to see"])["done"], "stop");
+    fleet.until("it is stopped", |status| status["state"] == "stopped").await;
+    assert_eq!(asked(&["recover"])["done"], "recover");
 }
