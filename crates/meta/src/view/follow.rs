@@ -155,7 +155,10 @@ impl Follower {
         let message = message?;
         self.backoff.reset();
         if let Some(lane) = lanes.get_mut(lane) {
-            lane.pulse.heard(Instant::now());
+            match message {
+                WatchMessage::Progress(_) => lane.pulse.answered(Instant::now()),
+                WatchMessage::Events { .. } => lane.pulse.heard(Instant::now()),
+            }
         }
         let shown = self.shared.current.load_full();
         merge.offer(lane, &message, &shown.tree).map_err(|misfit| match misfit {

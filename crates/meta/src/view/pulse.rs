@@ -74,7 +74,7 @@ impl Pulse {
 
     /// When it is broken if nothing is heard until then.
     pub(super) fn broken_at(&self) -> Option<Instant> {
-        self.unanswered_since.map(|since| since + self.rhythm.answer_within)
+        self.unanswered_since.map(|since| since.max(self.heard_at) + self.rhythm.answer_within)
     }
 
     /// Whether it was asked and never brought anything at all since it was opened.
@@ -87,10 +87,15 @@ impl Pulse {
         self.unanswered_since.get_or_insert(now);
     }
 
-    /// A message came. If it answers a question, the watch was complete when the question was asked: the proof.
+    /// Something came. It may have been on its way for long, so it proves nothing about the last question.
     pub(super) fn heard(&mut self, now: Instant) {
         self.heard_at = now;
         self.alive = true;
+    }
+
+    /// An answer came: the watch was complete when the question was asked, which is the proof.
+    pub(super) fn answered(&mut self, now: Instant) {
+        self.heard(now);
         self.proven_at = self.unanswered_since.take().or(self.proven_at);
     }
 
@@ -121,7 +126,7 @@ mod tests {
         assert_eq!(pulse.broken_at(), Some(asked + RHYTHM.answer_within));
         assert_eq!(pulse.proven_at(), None);
         assert!(pulse.is_mute());
-        pulse.heard(asked + RHYTHM.ask_awaited);
+        pulse.answered(asked + RHYTHM.ask_awaited);
         assert_eq!(pulse.proven_at(), Some(asked), "proof as of the first question");
         assert_eq!(pulse.broken_at(), None);
         pulse.asked(asked + RHYTHM.heartbeat);
@@ -141,7 +146,11 @@ mod tests {
         pulse.asked(asked);
         busy(&mut pulse, asked);
         assert_eq!(pulse.ask_at(Need::Heartbeat), asked + RHYTHM.heartbeat);
-        assert_eq!(pulse.proven_at(), Some(asked));
+        assert_eq!(pulse.proven_at(), None, "what came may be older than the question");
+        let last = asked + Duration::from_secs(5);
+        assert_eq!(pulse.broken_at(), Some(last + RHYTHM.answer_within), "it is alive");
+        pulse.answered(last);
+        assert_eq!((pulse.proven_at(), pulse.broken_at()), (Some(asked), None));
     }
 
     #[test]
@@ -152,7 +161,7 @@ mod tests {
         pulse.asked(start);
         assert_eq!(pulse.ask_at(Need::Awaited), start + RHYTHM.ask_awaited);
         assert_eq!(pulse.ask_at(Need::Lagging), start + RHYTHM.ask_awaited, "it has not answered");
-        pulse.heard(start);
+        pulse.answered(start);
         assert_eq!(pulse.ask_at(Need::Lagging), start + ASK_LAGGING);
     }
 }
