@@ -75,6 +75,13 @@ impl Daemon {
         Daemon::run(dir, args, &data).await
     }
 
+    /// The same in memory, where nothing waits for a disk that others keep busy.
+    pub async fn start_in_memory(label: &str, args: &[&str]) -> Daemon {
+        let dir = TempDir::in_memory(label).unwrap();
+        let data = dir.join("data");
+        Daemon::run(dir, args, &data).await
+    }
+
     /// The same on a data directory that is there already.
     pub async fn start_in(label: &str, args: &[&str], data: &Path) -> Daemon {
         Daemon::run(TempDir::new(label).unwrap(), args, data).await

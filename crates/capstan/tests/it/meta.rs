@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::binary::{Daemon, capstan, command};
 
 async fn store() -> Daemon {
-    Daemon::start("meta", &["meta", "serve", "--listen", "127.0.0.1:0"]).await
+    Daemon::start_in_memory("meta", &["meta", "serve", "--listen", "127.0.0.1:0"]).await
 }
 
 #[tokio::test]

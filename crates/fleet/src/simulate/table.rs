@@ -66,14 +66,19 @@ pub fn table(options: &TableOptions) -> Result<Vec<Row>, Violation> {
             rows.push(Row {
                 canary: *canary,
                 parallelism: *parallelism,
-                good_took: good.took,
+                good_took: whole_seconds(good.took),
                 bad_outcome: bad.outcome,
-                bad_took: bad.took,
+                bad_took: whole_seconds(bad.took),
                 blast_radius: bad.broken,
             });
         }
     }
     Ok(rows)
+}
+
+/// Nobody plans a rollout by milliseconds.
+fn whole_seconds(span: Span) -> Span {
+    Span::secs(span.0.as_secs())
 }
 
 fn scenario(options: &TableOptions, canary: u32, parallelism: u8, bad_permille: u32) -> Scenario {

@@ -26,8 +26,11 @@ use crate::status::{HostLease, HostStatus};
 const LOAD_ATTEMPTS: u32 = 10;
 /// Pauses between those attempts: the first, and the longest.
 const LOAD_PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
-/// Pauses before a report is written again: ten thousand hosts report at the same moment, and a store that is asked
-/// too much says so.
+/// At a barrier all hosts have something to report at the same moment. They take turns, so that a store gets no more than
+/// five thousand reports a second, and nobody waits for long.
+const REPORT_TURN: Duration = Duration::from_micros(200);
+const LAST_TURN: Duration = Duration::from_secs(5);
+/// Pauses before a report is written again, for a store that is asked too much and says so.
 const REPORT_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 /// A report without an answer for so long is written again; writing it twice is writing it once.
 const REPORT_WITHIN: Duration = Duration::from_secs(10);
@@ -280,12 +283,22 @@ impl Hands {
 
     /// Writes a report; `false` if the request is not the one that it is about.
     async fn report(&self, report: &Report) -> bool {
+        sleep(self.turn()).await;
         for txn in report_txns(&self.tree, self.lrn, report, Moment::now()) {
             if !self.commit(txn).await {
                 return false;
             }
         }
         true
+    }
+
+    /// How long others report before this host does.
+    fn turn(&self) -> Duration {
+        let snapshot = self.view.snapshot();
+        let request = snapshot.get(&self.tree.current()).ok().flatten();
+        let before = request.and_then(|seen| seen.record.servers.iter().position(|lrn| *lrn == self.lrn));
+        let before = before.and_then(|hosts| u32::try_from(hosts).ok()).unwrap_or_default();
+        LAST_TURN.min(REPORT_TURN * before)
     }
 
     /// Commits until there is an answer; `false` if the request has changed.

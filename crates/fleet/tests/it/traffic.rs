@@ -97,7 +97,7 @@ async fn fill(store: &Store, puts: Vec<Put>) {
 }
 
 /// Workers share a view: what a worker looks at is three keys, whoever brings them. What it asks of the store is its own.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_barrier_step_costs_at_most_three_operations_per_host() {
     let hosts = soak(300_u32, 10_000);
     let (first, steps) = (2_u64, 3_u64);

@@ -73,19 +73,14 @@ fn row(row: &Row) -> [String; 6] {
     let stopped = match row.bad_outcome {
         // No host that it fails on was among them, or nothing happened at all: nothing was stopped.
         Some(Outcome::Succeeded) | None => "-".to_owned(),
-        Some(Outcome::Failed | Outcome::TimedOut | Outcome::Stopped) => whole_seconds(row.bad_took),
+        Some(Outcome::Failed | Outcome::TimedOut | Outcome::Stopped) => row.bad_took.to_string(),
     };
     [
         row.canary.to_string(),
         format!("{}%", row.parallelism),
-        whole_seconds(row.good_took),
+        row.good_took.to_string(),
         outcome_text(row.bad_outcome).to_owned(),
         stopped,
         row.blast_radius.to_string(),
     ]
-}
-
-/// Nobody plans a rollout by milliseconds.
-fn whole_seconds(span: Span) -> String {
-    Span::secs(span.0.as_secs()).to_string()
 }
