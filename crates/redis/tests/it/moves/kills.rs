@@ -214,7 +214,8 @@ impl Writer {
     async fn transact(&mut self, key: &str, turn: u64) {
         let keys = [1, 2].map(|of| format!("{{{key}}}:{of}"));
         let mut pipe = redis::pipe();
-        pipe.atomic().cmd("SET").arg(&keys[0]).arg(turn).cmd("SET").arg(&keys[1]).arg(turn);
+        // Not as `atomic`, which hides what EXEC itself says.
+        pipe.cmd("MULTI").cmd("SET").arg(&keys[0]).arg(turn).cmd("SET").arg(&keys[1]).arg(turn).cmd("EXEC");
         let _: redis::Value = self.client.send(&pipe).await;
         for key in keys {
             self.holds.insert(key, Some(turn.to_string()));
