@@ -70,14 +70,15 @@ pub struct Daemon {
 impl Daemon {
     /// `capstan <args> --dir <own> --ready-file <own>`, ready.
     pub async fn start(label: &str, args: &[&str]) -> Daemon {
-        let dir = TempDir::new(label).unwrap();
-        let data = dir.join("data");
-        Daemon::run(dir, args, &data).await
+        Daemon::start_below(TempDir::new(label).unwrap(), args).await
     }
 
     /// The same in memory, where nothing waits for a disk that others keep busy.
     pub async fn start_in_memory(label: &str, args: &[&str]) -> Daemon {
-        let dir = TempDir::in_memory(label).unwrap();
+        Daemon::start_below(TempDir::in_memory(label).unwrap(), args).await
+    }
+
+    async fn start_below(dir: TempDir, args: &[&str]) -> Daemon {
         let data = dir.join("data");
         Daemon::run(dir, args, &data).await
     }

@@ -26,19 +26,6 @@ pub struct TableOptions {
     pub seed: u64,
 }
 
-impl Default for TableOptions {
-    fn default() -> TableOptions {
-        TableOptions {
-            hosts: 300,
-            bad_permille: 100,
-            canaries: vec![1, 5, 20],
-            parallelism: vec![1, 5, 20],
-            bake: Span::secs(300),
-            seed: 1,
-        }
-    }
-}
-
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
