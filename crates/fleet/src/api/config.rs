@@ -191,10 +191,10 @@ impl Fleet {
         Ok(found.is_some())
     }
 
-    /// The rules of a group: its own, or the default.
-    pub async fn policy_get(&self, group: &GroupName) -> Result<Policy, FleetError> {
+    /// The rules of a group, if it has its own; else the default ones hold.
+    pub async fn own_policy(&self, group: &GroupName) -> Result<Option<Policy>, FleetError> {
         let found = self.store.read(&self.tree.policy(group.clone())).await?;
-        Ok(found.map(|seen| seen.record).unwrap_or_default())
+        Ok(found.map(|seen| seen.record))
     }
 
     /// The rules of every group that has its own, by name.
