@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
@@ -19,8 +19,33 @@ pub(crate) struct Load {
 /// The part of a cell that is not counted: connections, caches and pages get warm.
 const WARM_UP_SHARE: u32 = 5;
 
-/// Runs `clients` loops for `time`; each request is made by the closure from (client, number of the request).
+/// Fewer answers than this are no rate: a disk that stalls for as long as the cell lasts looks like none at all.
+const ENOUGH_ANSWERS: u64 = 10;
+/// A cell with too few answers is measured again for so many times as long, until one would take [`LONGEST`].
+const LONGER: u32 = 4;
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Runs `clients` loops for `time`, or longer where that brings too few answers; each request is made by the closure
+/// from (client, number of the request).
 pub(crate) async fn load<Request, Answer>(clients: usize, time: Duration, request: Request) -> Result<Load>
+where
+    Request: Fn(usize, u64) -> Answer + Clone + Send + 'static,
+    Answer: Future<Output = Result<()>> + Send + 'static,
+{
+    let mut time = time;
+    loop {
+        let times = answers(clients, time, request.clone()).await?;
+        if times.len() >= ENOUGH_ANSWERS {
+            let rate = times.len() as f64 / time.as_secs_f64();
+            return Ok(Load { rate, p50_ms: times.value_at_quantile(0.5) as f64 / 1e6 });
+        }
+        ensure!(time * LONGER <= LONGEST, "{} answers to {clients} clients in {time:?} are no rate", times.len());
+        time *= LONGER;
+    }
+}
+
+/// How long each request took that was sent and answered within `time`.
+async fn answers<Request, Answer>(clients: usize, time: Duration, request: Request) -> Result<Histogram<u64>>
 where
     Request: Fn(usize, u64) -> Answer + Clone + Send + 'static,
     Answer: Future<Output = Result<()>> + Send + 'static,
@@ -35,8 +60,7 @@ where
     while let Some(done) = tasks.join_next().await {
         all.add(done??)?;
     }
-    let rate = all.len() as f64 / time.as_secs_f64();
-    Ok(Load { rate, p50_ms: all.value_at_quantile(0.5) as f64 / 1e6 })
+    Ok(all)
 }
 
 async fn one_client<Request, Answer>(
@@ -98,5 +122,15 @@ mod tests {
             Ok(())
         });
         assert!(load.await.unwrap().rate > 100.0);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_stalls_is_measured_for_longer() {
+        let cell = Duration::from_millis(5);
+        let stalls_at_first = move |_, number: u64| async move {
+            tokio::time::sleep(if number == 0 { cell * 2 } else { Duration::ZERO }).await;
+            Ok(())
+        };
+        assert!(load(1, cell, stalls_at_first).await.unwrap().rate > 0.0);
     }
 }
