@@ -147,6 +147,14 @@ fn take_back(world: &World) -> Option<Decision> {
     (!strays.is_empty()).then(|| Decision::act(Move::TakeBack(strays), why))
 }
 
+/// Whether every host of the request has its release: nothing is left to do, not even for one that was away.
+#[must_use]
+pub fn is_over(world: &World) -> bool {
+    let Some(request) = &world.request else { return true };
+    let rollout = Rollout::of(world, &request.record, &Alarm::new(world.now));
+    rollout.is_ok_and(|rollout| rollout.is_complete() && rollout.left_behind().next().is_none())
+}
+
 /// Where every host of the request stands; nothing if there is none, or its release is not known.
 #[must_use]
 pub fn standings(world: &World) -> Option<std::collections::BTreeMap<Lrn, Standing>> {

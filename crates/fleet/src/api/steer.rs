@@ -5,7 +5,7 @@ use capstan_meta::{Compare, CompareTarget, Relation, Revision, Txn};
 
 use super::{ATTEMPTS, Asker, Fleet};
 use crate::decide::why::open_waves;
-use crate::decide::{Standing, standings};
+use crate::decide::{Standing, is_over, standings};
 use crate::encoding::Moment;
 use crate::error::FleetError;
 use crate::history::{HistoryRecord, Outcome};
@@ -213,7 +213,13 @@ impl Fleet {
         let Some(request) = self.store.read(&self.tree.current()).await? else {
             return Err(FleetError::NothingUnderWay);
         };
-        let key = self.tree.orders(request.record.generation);
+        let generation = request.record.generation;
+        let history = self.store.read(&self.tree.history(generation)).await?;
+        // Hosts that were away when it ended are still caught up, and that can be held or stopped.
+        if history.is_some_and(|seen| seen.record.outcome.is_some()) && is_over(&self.world().await?) {
+            return Err(FleetError::NothingUnderWay);
+        }
+        let key = self.tree.orders(generation);
         let still = Txn::new().when(self.tree.current().same_life(&request));
         self.change_if(&key, "the orders", still, |orders| {
             let mut next = orders.cloned().unwrap_or_default();

@@ -105,6 +105,11 @@ async fn every_verb_answers_programs_and_says_no_in_words() {
     assert_eq!(asked(&["config", "get", "worker-timeout"])["value"], "1m30s");
     assert_eq!(asked(&["config", "get"]).as_array().unwrap().len(), 6);
     assert_eq!(asked(&["policy", "get"])["waves"], json!([1]));
+    assert_eq!(asked(&["policy", "set", "racks", "policy.json"])["object"], "racks");
+    assert_eq!(asked(&["policy", "get", "racks"])["waves"], json!([1]));
+    assert_eq!(asked(&["policy", "remove", "racks"])["done"], "policy remove");
+    assert_eq!(asked(&["init", "5=five", "--set", "fleet.prefix=/another/"])["done"], "init");
+    assert_eq!(asked(&["hosts", "--set", "fleet.prefix=/another/"])["hosts"][0]["lrn"], 5);
     let bare = fleet.run(&["policy", "get", "nobody"]);
     assert!(bare.code == 0 && bare.stderr.contains("has no rules of its own"), "{bare:#?}");
     assert_eq!(asked(&["vault", "unseal", "http://127.0.0.1:9"])["state"], "no_key");
@@ -194,10 +199,20 @@ async fn verbs_for_trouble_and_releases_answer_programs() {
     assert_eq!(asked(&["retry", "1"])["done"], "retry");
     fleet.until_host(1, "finished").await;
     assert_eq!(asked(&["promote"])["done"], "promote");
-    fleet.until_complete("2.0.0").await;
+    let watched = fleet.run(&["status", "--watch", "-o", "json"]).ok();
+    let documents: Vec<Value> = watched.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let last = documents.last().unwrap();
+    assert_eq!((&last["state"], &last["request"]["version"]), (&"completed".into(), &"2.0.0".into()));
     fleet.policy(&quick(2));
     assert_eq!(asked(&["rollback"])["done"], "rollback");
     fleet.until_complete("1.0.0").await;
+    for verb in [&["pause"][..], &["stop"], &["skip", "1", "--reason", "late"]] {
+        let late = fleet.run(verb);
+        assert!(late.code == 1 && late.stderr.contains("no update is under way"), "{verb:?}: {late:#?}");
+    }
+    fleet.release("3.0.0", GATED);
+    asked(&["apply", "3.0.0"]);
+    fleet.until_host(1, "running step 2").await;
     assert_eq!(asked(&["stop", "--reason", "to see"])["done"], "stop");
     fleet.until("it is stopped", |status| status["state"] == "stopped").await;
     assert_eq!(asked(&["recover"])["done"], "recover");
