@@ -49,9 +49,9 @@ impl Options {
         self
     }
 
-    /// Starts etcd and waits until it answers linearizable reads.
+    /// Starts etcd and waits until it answers linearizable reads. Its data survives kill -9, and not the machine.
     pub async fn start(self) -> anyhow::Result<Etcd> {
-        let dir = TempDir::new("etcd")?;
+        let dir = TempDir::in_memory("etcd")?;
         let (client, peer, health) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let endpoint = format!("{scheme}://{}", client.addr());

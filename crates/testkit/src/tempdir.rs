@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
 
+/// Bytes for several servers at a time: an etcd allocates its log in pieces of 64 MiB.
+const ENOUGH_MEMORY: u64 = 2 << 30;
+
 /// A fresh directory, removed on drop. It is kept, and its path printed, when the thread is panicking or
 /// `CAPSTAN_TEST_KEEP=1` is set. Its parent is the system's temporary directory (`TMPDIR` moves it).
 #[derive(Debug)]
@@ -18,11 +21,12 @@ impl TempDir {
         Self::below(&std::env::temp_dir(), label)
     }
 
-    /// The same in memory where the system has such a file system: for tests of programs that sync after every file,
-    /// and whose subject is not the loss of power.
+    /// The same in memory where the system has such a file system with room: for tests of programs that sync after
+    /// every file, and whose subject is not the loss of power. A disk that others keep busy stalls for seconds.
     pub fn in_memory(label: &str) -> anyhow::Result<Self> {
         let memory = Path::new("/dev/shm");
-        if memory.is_dir() { Self::below(memory, label) } else { Self::new(label) }
+        let free = nix::sys::statvfs::statvfs(memory).map_or(0, |fs| fs.blocks_available() * fs.fragment_size());
+        if free >= ENOUGH_MEMORY { Self::below(memory, label) } else { Self::new(label) }
     }
 
     fn below(parent: &Path, label: &str) -> anyhow::Result<Self> {

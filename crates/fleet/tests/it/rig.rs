@@ -30,7 +30,7 @@ use memory::MemoryHost;
 use releases::manifest;
 
 /// How long a condition of these tests may take on a loaded machine.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
 /// Makes the root of each rig another one, so that they can share a store.
 static ROOTS: AtomicU64 = AtomicU64::new(0);
