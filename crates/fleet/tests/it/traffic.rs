@@ -152,8 +152,10 @@ async fn a_barrier_step_costs_at_most_three_operations_per_host() {
     assert!(per_host_and_step <= 3.0, "{per_host_and_step}");
 }
 
-/// How much slower the code of a test may be than a release build on an idle machine.
-const TEST_FACTOR: u32 = if cfg!(debug_assertions) { 30 } else { 1 };
+/// The processor's time of this thread: others who want the processor too do not count.
+fn processor_time() -> Duration {
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
+}
 
 #[test]
 fn a_decision_about_ten_thousand_hosts_takes_less_than_a_tenth_of_a_second() {
@@ -193,15 +195,15 @@ fn a_decision_about_ten_thousand_hosts_takes_less_than_a_tenth_of_a_second() {
         let status = HostStatus { version: "1.1.0".to_owned(), step, generation: 1, ..HostStatus::default() };
         put(tree.host_status(*lrn).put(&status));
     }
-    let quickest = (0..4)
+    let quickest = (0..12)
         .map(|_| {
-            let begun = std::time::Instant::now();
+            let begun = processor_time();
             let decision = decide(&World::read(&records, &tree, now));
             assert_eq!(decision.why, "waiting for hosts [9999] to announce step 1");
-            begun.elapsed()
+            processor_time() - begun
         })
         .min()
         .unwrap();
     eprintln!("a decision about 10,000 hosts: {quickest:?}");
-    assert!(quickest < TEST_FACTOR * Duration::from_millis(100), "{quickest:?}");
+    assert!(quickest < Duration::from_millis(100), "{quickest:?}");
 }
