@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 
 use crate::{Port, Process, Ready, TempDir};
 
@@ -14,6 +14,8 @@ use crate::{Port, Process, Ready, TempDir};
 const START_DEADLINE: Duration = Duration::from_secs(30);
 /// SIGTERM to the end.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
+/// More redirections than this are a circle.
+const MOST_REDIRECTIONS: usize = 5;
 /// One answer to a command of a test.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -168,6 +170,19 @@ impl Wire {
     pub fn say(&mut self, words: &str) -> anyhow::Result<String> {
         let arguments: Vec<&str> = words.split(' ').collect();
         Ok(String::from_utf8_lossy(&self.ask(&arguments)?).into_owned())
+    }
+
+    /// One command on a connection of its own, sent on to wherever the answers say.
+    pub fn follow(first: SocketAddr, words: &str) -> anyhow::Result<String> {
+        let mut at = first;
+        for _ in 0..MOST_REDIRECTIONS {
+            let said = Self::connect(at)?.say(words)?;
+            match said.strip_prefix("-MOVED ").and_then(|moved| moved.trim().split(' ').nth(1)) {
+                Some(target) => at = target.parse()?,
+                None => return Ok(said),
+            }
+        }
+        bail!("{words}: sent to and fro")
     }
 
     /// Whatever comes until the other side closes the connection.

@@ -17,6 +17,7 @@ mod nodes;
 mod probe;
 mod process;
 mod record;
+mod takeover;
 mod wanted;
 
 use std::collections::{BTreeMap, HashMap};

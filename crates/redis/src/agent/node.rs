@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::RngExt;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::config::{self, Version};
@@ -16,6 +17,7 @@ use super::nodes::{Health, NodeAuth, NodeReport, NodeState};
 use super::probe::{ANSWER_WITHIN, Seen, look};
 use super::process::ServerProcess;
 use super::record::{Home, Record};
+use super::takeover::{Outcome, take_over};
 use super::wanted::{Kind, Persistence, Role, Wanted};
 use crate::address::Address;
 use crate::data::conversation::{Conversation, Credentials, TalkError};
@@ -24,6 +26,8 @@ use crate::data::conversation::{Conversation, Credentials, TalkError};
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 /// A killed process is gone at once; the kernel may need a moment for its memory.
 const KILL_WITHIN: Duration = Duration::from_secs(10);
+/// A replica that has not got everything by then from a primary that lives leads without it: somebody has to.
+const TAKE_OVER_WITHIN: Duration = Duration::from_secs(10);
 /// Most bytes of a server's log; one old part of the same size is kept.
 const MAX_LOG: u64 = 8 << 20;
 
@@ -44,6 +48,8 @@ pub(super) enum NodeError {
     NotEmpty,
     #[error("its primary {0} is empty and this node is not: following it would wipe the data")]
     EmptyPrimary(Address),
+    #[error("it has not taken over from {0} yet: {1}")]
+    NotTakenOver(Address, String),
     #[error("it had keys and came back without; its data is gone from here")]
     Lost,
     #[error("it reads its data from disk")]
@@ -70,6 +76,8 @@ pub(super) struct Node {
     process: Option<ServerProcess>,
     /// What the process was last told; `None`: not known, tell it.
     told: Option<Vec<(&'static str, String)>>,
+    /// Since when it is to take over from a primary that lives.
+    taking_over: Option<Instant>,
     starts: u64,
 }
 
@@ -81,7 +89,7 @@ impl Node {
         if let Some(process) = &process {
             info!(node = %address, pid = process.mark().pid, "adopted a running node");
         }
-        Ok(Node { address, program, home, record, process, told: None, starts: 0 })
+        Ok(Node { address, program, home, record, process, told: None, taking_over: None, starts: 0 })
     }
 
     /// Whether the process has ended since the last look.
@@ -97,8 +105,8 @@ impl Node {
             Ok(()) => Health::Ready,
             Err(NodeError::Lost) => Health::Lost,
             Err(NodeError::Loading) => Health::Starting,
-            // It runs and serves; what it may not do is follow.
-            Err(NodeError::EmptyPrimary(_)) => Health::Ready,
+            // It runs and serves; what it may not do is follow, or lead.
+            Err(NodeError::EmptyPrimary(_) | NodeError::NotTakenOver(..)) => Health::Ready,
             Err(_) => Health::Down,
         };
         let auth = wanted.password.as_deref().map(|password| NodeAuth { password: password.into() });
@@ -284,30 +292,62 @@ impl Node {
         Ok(())
     }
 
+    /// Takes the next step to its role; `seen` is what it is afterwards.
     async fn take_role(
-        &self,
+        &mut self,
         talk: &mut Conversation,
         wanted: &Wanted,
         role: &Role,
-        seen: &Seen,
+        seen: &mut Seen,
     ) -> Result<(), NodeError> {
+        let credentials = wanted.password.clone().map(|password| Credentials { user: None, password });
         match (role_step(role, seen), role) {
             (RoleStep::Done, _) => {}
             (RoleStep::Promote, _) | (RoleStep::Follow, Role::Primary) => {
+                self.lead(talk, credentials.as_ref(), seen).await?;
                 info!(node = %self.address, offset = seen.offset, "node becomes a primary");
-                talk.ask(&["REPLICAOF", "NO", "ONE"]).await?;
+                (seen.replica_of, seen.linked) = (None, true);
             }
             (RoleStep::Follow, Role::ReplicaOf(primary)) => {
-                let credentials =
-                    wanted.password.clone().map(|password| Credentials { user: None, password });
                 let mut source = Conversation::open(primary, credentials.as_ref(), ANSWER_WITHIN).await?;
-                if !may_follow(seen, &look(&mut source).await?) {
+                let leads = look(&mut source).await?;
+                if leads.replica_of.as_ref() == Some(&self.address) {
+                    // It takes over from this one, and makes it follow when it has everything.
+                    return Ok(());
+                }
+                if !may_follow(seen, &leads) {
                     return Err(NodeError::EmptyPrimary(primary.clone()));
                 }
                 info!(node = %self.address, %primary, "node becomes a replica");
                 talk.ask(&["REPLICAOF", primary.host(), &primary.port().to_string()]).await?;
+                (seen.replica_of, seen.linked) = (Some(primary.clone()), false);
             }
         }
+        self.taking_over = None;
+        Ok(())
+    }
+
+    /// Becomes a primary: by agreement with the one that it follows, if that one lives and for a while.
+    async fn lead(
+        &mut self,
+        talk: &mut Conversation,
+        credentials: Option<&Credentials>,
+        seen: &Seen,
+    ) -> Result<(), NodeError> {
+        let since = *self.taking_over.get_or_insert_with(Instant::now);
+        if let Some(old) = &seen.replica_of {
+            match take_over(talk, &self.address, old, credentials).await? {
+                Outcome::Taken => return Ok(()),
+                Outcome::Alone => {}
+                Outcome::NotYet(why) if since.elapsed() < TAKE_OVER_WITHIN => {
+                    return Err(NodeError::NotTakenOver(old.clone(), why));
+                }
+                Outcome::NotYet(why) => {
+                    warn!(node = %self.address, %old, why, "taking over without the old primary");
+                }
+            }
+        }
+        talk.ask(&["REPLICAOF", "NO", "ONE"]).await?;
         Ok(())
     }
 

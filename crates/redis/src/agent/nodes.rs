@@ -217,6 +217,7 @@ mod tests {
         let ready = report(NodeState::Ready { auth: None, owner });
         let expected = NodeFact {
             health: "ready".to_owned(),
+            replica_of: None,
             linked: true,
             offset: 5,
             keys: 3,
@@ -235,6 +236,7 @@ mod tests {
         assert!(!lost.to_string().contains(['\r', '\n']), "{lost}");
         let expected = NodeFact {
             health: "lost".to_owned(),
+            replica_of: Some("h:1".parse().unwrap()),
             linked: false,
             owner: None,
             why: Some(why.to_owned()),

@@ -17,6 +17,8 @@ use crate::nmctl::{Announcement, Flags, Holding};
 pub struct NodeFact {
     /// `ready`, `starting`, `down` or `lost`.
     pub health: String,
+    /// Whom it follows; nothing for a primary.
+    pub replica_of: Option<Address>,
     /// Whether a replica hears its primary.
     pub linked: bool,
     /// How much of the stream of writes it has.
@@ -42,6 +44,7 @@ impl NodeFact {
         for word in facts.split(' ') {
             match word.split_once('=') {
                 Some(("health", health)) => fact.health = health.to_owned(),
+                Some(("of", primary)) => fact.replica_of = primary.parse().ok(),
                 Some(("linked", linked)) => fact.linked = linked == "true",
                 Some(("offset", number)) => fact.offset = number.parse().unwrap_or(0),
                 Some(("keys", number)) => fact.keys = number.parse().unwrap_or(0),

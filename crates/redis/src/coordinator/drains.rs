@@ -1,8 +1,8 @@
 //! How does this service answer when a host is to be emptied? Pure.
 //!
 //! Primaries hand over to a replica that is in sync where there is one; where there is none, their slots move to the
-//! cluster's other primaries. A host is empty when nothing on it has slots. Replicas may stay: nothing is lost with
-//! them. On return, slots are spread evenly again.
+//! cluster's other primaries. A host is empty when nothing on it has slots and its proxy has sent its clients on.
+//! Replicas may stay: nothing is lost with them. On return, slots are spread evenly again.
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,8 @@ use capstan_control::keys::{HostKey, ServiceName};
 use capstan_meta::Txn;
 use capstan_meta::view::Snapshot;
 
+use super::board::ProxyFact;
+use super::content::Content;
 use super::heal::Facts;
 use crate::address::Address;
 use crate::broker::{
@@ -83,7 +85,20 @@ fn empty(tree: &Tree, facts: &Facts, proxy: &Address, now: u64, steps: &mut Step
             Err(why) => left.push(format!("{slots} slots of cluster {name} are on it: {why}")),
         }
     }
+    if left.is_empty() && keeps_clients(tree, facts, proxy) {
+        left.push(format!("proxy {proxy} keeps clients waiting until it knows where their slots went"));
+    }
     if left.is_empty() { Answer::Drained } else { Answer::Pending { reason: left.join("; ") } }
+}
+
+/// Whether a proxy that is there has not been told everything. It is told where slots went when their new owner knows.
+fn keeps_clients(tree: &Tree, facts: &Facts, proxy: &Address) -> bool {
+    let told = |fact: &ProxyFact| {
+        let known = fact.confirmed.as_deref();
+        known.is_some() && known == Content::of(tree, proxy).as_ref()
+    };
+    let has_served = on_host(tree, proxy).next().is_some();
+    has_served && facts.get(proxy).is_some_and(|fact| fact.reached && !told(fact))
 }
 
 /// The next step that takes slots of a cluster away from a host; nothing while moves are under way.
@@ -135,7 +150,8 @@ fn in_sync(tree: &Tree, facts: &Facts, cluster: &ClusterTree, primary: &Address)
         .filter(|node| !tree.draining.contains(&node.proxy_address) && !reported(&node.proxy_address));
     let known = fit.filter_map(|node| Some((offset(&node.proxy_address, &node.address)?, node)));
     let synced = known.filter(|(fact, _)| {
-        fact.is_ready() && fact.linked && own.saturating_sub(fact.offset) <= IN_SYNC_BYTES
+        let follows = fact.is_ready() && fact.linked && fact.replica_of.as_ref() == Some(primary);
+        follows && own.saturating_sub(fact.offset) <= IN_SYNC_BYTES
     });
     synced.max_by_key(|(fact, _)| fact.offset).map(|(_, node)| node.address.clone())
 }

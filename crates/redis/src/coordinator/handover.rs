@@ -34,15 +34,13 @@ pub(super) struct Gain<'g> {
 impl Gain<'_> {
     /// Why the proxy is not told yet; nothing if it is its turn.
     pub fn must_wait(&self) -> Option<String> {
-        let judged = verdicts(&self.tree.reports(), &self.tree.alive(), self.quorum);
-        let dead: BTreeSet<&Address> =
-            judged.iter().filter(|verdict| verdict.is_dead()).map(|verdict| &verdict.suspect).collect();
+        let dead = dead(self.tree, self.quorum);
         self.target_not_told(&dead).or_else(|| self.owner_not_told(&dead))
     }
 
     /// The source of a move that is over keeps its clients waiting until the target knows: a source that sends them
     /// there earlier makes them run to and fro. Slots that went elsewhere are not a move that is over.
-    fn target_not_told(&self, dead: &BTreeSet<&Address>) -> Option<String> {
+    fn target_not_told(&self, dead: &BTreeSet<Address>) -> Option<String> {
         let facts = self.board.all();
         let had = self.held.into_iter().flat_map(|held| &held.holding.own.entries);
         let moved = had.filter_map(|entry| moves_to(&entry.claim).map(|to| (entry, to)));
@@ -58,7 +56,7 @@ impl Gain<'_> {
     }
 
     /// Why what this proxy gains may still be served elsewhere.
-    fn owner_not_told(&self, dead: &BTreeSet<&Address>) -> Option<String> {
+    fn owner_not_told(&self, dead: &BTreeSet<Address>) -> Option<String> {
         let gained = self.gained();
         if gained.is_empty() {
             return None;
@@ -82,6 +80,26 @@ impl Gain<'_> {
         let gained = self.content.owned().filter(|(db, range, _)| !covers(&had, db, *range));
         gained.map(|(db, range, _)| (db.clone(), range)).collect()
     }
+}
+
+/// The proxies that enough coordinators have reported.
+fn dead(tree: &Tree, quorum: Quorum) -> BTreeSet<Address> {
+    let judged = verdicts(&tree.reports(), &tree.alive(), quorum).into_iter();
+    judged.filter(|verdict| verdict.is_dead()).map(|verdict| verdict.suspect).collect()
+}
+
+/// Why nobody is sent yet to the owners that this content names: one of them answers and has not been told that it is
+/// one. It would send clients back to where they come from. Until then whoever had the slots, and knows of no other
+/// owner, lets them wait.
+pub(super) fn owner_unaware(tree: &Tree, board: &Board, quorum: Quorum, content: &Content) -> Option<String> {
+    let (facts, dead) = (board.all(), dead(tree, quorum));
+    content.peers.iter().find_map(|Entry { db, address: owner, claim }| {
+        let fact = facts.get(owner).filter(|fact| fact.reached && !dead.contains(owner))?;
+        let knows = fact.held.as_deref().is_some_and(|held| covers(&owned(held), db, claim.range()));
+        (!knows).then(|| {
+            format!("slots {} of {db}: {owner} has not been told that they are its own", claim.range())
+        })
+    })
 }
 
 /// Why another proxy, whose host has this epoch, may serve what is gained.

@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::board::{Board, Held, NodeFact};
 use super::content::Content;
-use super::handover::{Gain, owns_all};
+use super::handover::{Gain, owner_unaware, owns_all};
 use super::proxies::{Proxies, Reply};
 use super::timing::Timing;
 use crate::address::Address;
@@ -96,6 +96,8 @@ pub(super) struct Watcher<P> {
     proxy: Address,
     /// What it has confirmed, all of it.
     confirmed: Option<Arc<Content>>,
+    /// What it has confirmed but for the others' slots, which it is told later.
+    confirmed_own: Option<Content>,
     /// What it had when it last spoke of it.
     held: Option<Arc<Held>>,
     /// Until when the proxy may serve because of what was sent from here.
@@ -125,6 +127,7 @@ impl<P: Proxies> Watcher<P> {
             shared,
             proxy,
             confirmed: None,
+            confirmed_own: None,
             held: None,
             granted_until: None,
             misses: 0,
@@ -181,14 +184,22 @@ impl<P: Proxies> Watcher<P> {
             return;
         }
         if let Some(why) = self.must_wait(tree, &content) {
-            self.look_at = now + self.shared.timing.ping_every / 10;
-            self.shared.board.note_trouble(&self.proxy, &why);
-            return;
+            return self.told_later(&why);
         }
-        match self.tell_all(&content).await {
-            Ok(()) => self.told(content),
+        match self.tell_all(tree, &content).await {
+            Ok(None) => self.told(content),
+            Ok(Some(why)) => {
+                self.confirmed_own = Some(content);
+                self.told_later(&why);
+            }
             Err(why) => self.not_told(why),
         }
+    }
+
+    /// It is not its turn; the others are looked at again soon.
+    fn told_later(&mut self, why: &str) {
+        self.look_at = Instant::now() + self.shared.timing.ping_every / 10;
+        self.shared.board.note_trouble(&self.proxy, why);
     }
 
     fn told(&mut self, content: Content) {
@@ -197,6 +208,7 @@ impl<P: Proxies> Watcher<P> {
         self.retry.reset();
         self.holds(Held::of(&content));
         self.confirmed = Some(content.clone());
+        self.confirmed_own = None;
         self.shared.board.note(&self.proxy, |fact| {
             fact.reached = true;
             fact.confirmed = Some(content);
@@ -259,9 +271,21 @@ impl<P: Proxies> Watcher<P> {
         gain.must_wait().filter(|_| now < since + timing.warm_up())
     }
 
-    async fn tell_all(&mut self, content: &Content) -> Result<(), String> {
-        let mut refused = None;
+    /// Tells everything, or everything but the others' slots: then why those have to wait.
+    async fn tell_all(&mut self, tree: &Tree, content: &Content) -> Result<Option<String>, String> {
+        let (mut refused, mut later) = (None, None);
+        let knows_own = self.confirmed_own.as_ref() == Some(content);
         for message in content.messages_after(self.confirmed.as_deref()) {
+            match message {
+                Message::SetPeer(_) => {
+                    later = self.points_too_early(tree, content);
+                    if later.is_some() {
+                        continue;
+                    }
+                }
+                _ if knows_own => continue,
+                _ => {}
+            }
             match self.shared.proxies.tell(&self.proxy, &message).await {
                 Ok(Reply::Done | Reply::Said(_)) => self.after(&message, content).await,
                 // A node that is not ready holds up its own message; the others say where everything else went.
@@ -272,7 +296,14 @@ impl<P: Proxies> Watcher<P> {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        refused.map_or(Ok(()), Err)
+        refused.map_or(Ok(later), Err)
+    }
+
+    /// Why the proxy is not told yet who has which slots.
+    fn points_too_early(&self, tree: &Tree, content: &Content) -> Option<String> {
+        let Shared { board, timing, .. } = &*self.shared;
+        let over = self.wanted_since.is_some_and(|(_, since)| Instant::now() >= since + timing.grant_over());
+        if over { None } else { owner_unaware(tree, board, timing.quorum(), content) }
     }
 
     /// Clients wait for what it was told to be its own: others hear of that, and it is granted, before it is told
@@ -325,7 +356,7 @@ impl<P: Proxies> Watcher<P> {
         let reached = reply.is_ok();
         self.misses = if reached { 0 } else { self.misses.saturating_add(1) };
         if !reached {
-            self.confirmed = None;
+            (self.confirmed, self.confirmed_own) = (None, None);
         }
         let misses = self.misses;
         self.shared.board.note(&self.proxy, |fact| {
@@ -349,7 +380,7 @@ impl<P: Proxies> Watcher<P> {
         let has: Epoch = Epoch(said.get("SETDB")?.parse().ok()?);
         if self.held.as_ref().is_some_and(|held| held.epoch() != has) {
             // Somebody else has told it something, or it has forgotten everything.
-            (self.held, self.confirmed) = (None, None);
+            self.forget();
             self.shared.board.note(&self.proxy, |fact| fact.held = None);
         }
         let Shared { view, me, timing, .. } = &*self.shared;
@@ -407,13 +438,18 @@ impl<P: Proxies> Watcher<P> {
         }
     }
 
+    /// Nothing is known of what the proxy has.
+    fn forget(&mut self) {
+        (self.held, self.confirmed, self.confirmed_own) = (None, None, None);
+    }
+
     async fn withdraw(&mut self) {
         let gone = self.shared.store.commit(Txn::new().then(self.report_key().delete())).await;
         // What was done because of the report must be seen before anything is granted.
         if gone.is_ok() && self.shared.view.catch_up(self.shared.timing.fresh_within).await.is_ok() {
             tracing::info!(proxy = %self.proxy, "a proxy answers again");
             self.reported = None;
-            (self.held, self.confirmed) = (None, None);
+            self.forget();
         }
     }
 

@@ -298,6 +298,43 @@ async fn an_empty_primary_never_wipes_its_replica() {
     Arc::into_inner(host).unwrap().stop().await;
 }
 
+/// Writes new keys to a node until it refuses one; says how many it took.
+async fn write_until_refused(node: Address) -> u64 {
+    let mut connection = connect(&node).await.unwrap();
+    let mut taken = 0;
+    loop {
+        let set = redis::cmd("SET").arg(format!("written-{taken}")).arg(taken).to_owned();
+        match set.exec_async(&mut connection).await {
+            Ok(()) => taken += 1,
+            Err(error) => {
+                assert_eq!(error.code(), Some("READONLY"), "{error}");
+                return taken;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_replica_takes_over_under_load_and_has_every_write_that_was_taken() {
+    let (dir, ports) = (Homes::new(), [Port::reserve().unwrap(), Port::reserve().unwrap()]);
+    let host = Host::start(&dir);
+    let [old, new] = ports.each_ref().map(|port| wanted(port, Some(("demo", 1)), Persistence::None));
+    host.agent.want(vec![old.clone(), new.clone()]);
+    let roles = |leads: &Wanted, follows: &Wanted| {
+        [(leads.node.clone(), Role::Primary), (follows.node.clone(), Role::ReplicaOf(leads.node.clone()))]
+    };
+    host.agent.set_roles(Epoch(1), roles(&old, &new));
+    host.until("the replica follows", &new.node, |it| it.replica_of.is_some() && it.linked).await;
+    let writer = tokio::spawn(write_until_refused(old.node.clone()));
+    host.until("the replica has some of it", &new.node, |it| it.keys > 0).await;
+    host.agent.set_roles(Epoch(2), roles(&new, &old));
+    let taken = writer.await.unwrap();
+    host.until("it leads", &new.node, |it| it.replica_of.is_none() && it.health == Health::Ready).await;
+    host.until("the old one follows", &old.node, |it| it.replica_of.as_ref() == Some(&new.node)).await;
+    assert_eq!(keys(&new.node).await, taken);
+    host.stop().await;
+}
+
 #[tokio::test]
 async fn a_server_of_somebody_else_is_emptied_used_and_left_alone() {
     let homes = Homes::new();

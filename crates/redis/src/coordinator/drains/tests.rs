@@ -17,6 +17,7 @@ use crate::broker::{self, plan_commit};
 use crate::coordinator::{Content, NodeFact, ProxyFact};
 use crate::plan;
 use crate::spec::ClusterSpec;
+use crate::status::NodeRecord;
 
 /// A pool of hosts `h1`, `h2`, ... with proxies of these numbers, and one cluster.
 struct World {
@@ -82,13 +83,18 @@ impl World {
     async fn everybody_is_in_sync(&mut self) {
         let tree = self.tree().await;
         for (proxy, _) in tree.registered() {
-            let fact =
-                NodeFact { health: "ready".to_owned(), linked: true, offset: 100, ..NodeFact::default() };
-            let nodes = tree.cluster(&name()).into_iter().flat_map(|cluster| cluster.nodes.keys());
+            let fact = |node: &NodeRecord| NodeFact {
+                health: "ready".to_owned(),
+                replica_of: node.replica_of.clone(),
+                linked: true,
+                offset: 100,
+                ..NodeFact::default()
+            };
+            let nodes = tree.cluster(&name()).into_iter().flat_map(|cluster| &cluster.nodes);
             let fact = ProxyFact {
                 reached: true,
                 confirmed: Content::unsettled(&tree, proxy).map(Arc::new),
-                nodes: nodes.map(|node| (node.clone(), fact.clone())).collect(),
+                nodes: nodes.map(|(node, seen)| (node.clone(), fact(&seen.record))).collect(),
                 nodes_at: Some(Instant::now()),
                 ..ProxyFact::default()
             };
@@ -151,7 +157,7 @@ fn pending(answer: &Answer) -> &str {
 
 #[tokio::test]
 async fn a_primary_hands_over_to_its_replica_in_sync() {
-    let world = World::new(2, 1, ClusterSpec { replicas: 1, ..ClusterSpec::of(1) }).await;
+    let mut world = World::new(2, 1, ClusterSpec { replicas: 1, ..ClusterSpec::of(1) }).await;
     let at = world.owner().await;
     world.drain(at).await;
     let (answer, what) = world.look(at).await;
@@ -159,6 +165,9 @@ async fn a_primary_hands_over_to_its_replica_in_sync() {
     assert!(what.is_some());
     world.complete().await;
     assert_eq!(world.slots_at(at).await, 0);
+    let (answer, _) = world.look(at).await;
+    assert!(pending(&answer).contains("keeps clients waiting"), "{answer:?}");
+    world.everybody_is_in_sync().await;
     assert_eq!(world.look(at).await, (Answer::Drained, None));
     let tree = world.tree().await;
     let follows = tree.clusters[&name()].nodes.values().find(|node| node.record.proxy_address == proxy(at));
@@ -197,6 +206,7 @@ async fn slots_move_where_there_is_no_replica_and_return_with_the_host() {
     assert_eq!(what, None, "while they move nothing else is begun");
     world.complete().await;
     assert_eq!(world.slots_at(2).await, 0);
+    world.everybody_is_in_sync().await;
     assert_eq!(world.look(2).await, (Answer::Drained, None));
     // Back: not before the proxy knows what it must, and then with its share of the slots.
     world.undrain(2).await;
@@ -215,7 +225,7 @@ async fn slots_move_where_there_is_no_replica_and_return_with_the_host() {
 
 #[tokio::test]
 async fn the_only_primary_gets_company_first() {
-    let world = World::new(2, 1, ClusterSpec::of(1)).await;
+    let mut world = World::new(2, 1, ClusterSpec::of(1)).await;
     let at = world.owner().await;
     world.drain(at).await;
     let (answer, what) = world.look(at).await;
@@ -226,6 +236,7 @@ async fn the_only_primary_gets_company_first() {
         world.look(at).await;
     }
     assert_eq!(world.slots_at(at).await, 0);
+    world.everybody_is_in_sync().await;
     assert_eq!(world.look(at).await.0, Answer::Drained);
     assert_eq!(world.slots_at(3 - at).await, 16_384);
 }

@@ -173,6 +173,9 @@ impl Keeper {
         let Message::SetDb(told) = message else { return Ok(()) };
         let supervised = self.nodes.reports();
         for Entry { db, address, .. } in &told.entries {
+            if let Some(primary) = supervised.get(address).and_then(|report| report.replica_of.as_ref()) {
+                return Err(format!("TRYAGAIN node {address} not ready: it follows {primary}"));
+            }
             match self.nodes.state(address) {
                 NodeState::NotReady { why } => {
                     return Err(format!("TRYAGAIN node {address} not ready: {why}"));

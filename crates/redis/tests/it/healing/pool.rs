@@ -190,15 +190,7 @@ impl Pool {
     /// One command, sent on to wherever a proxy that lives says.
     pub fn say(&self, words: &str) -> anyhow::Result<String> {
         let live = self.hosts.iter().find(|host| host.proxy.is_some());
-        let mut at: std::net::SocketAddr = live.unwrap().address.as_str().parse()?;
-        for _ in 0..5 {
-            let said = Wire::connect(at)?.say(words)?;
-            match said.strip_prefix("-MOVED ").and_then(|moved| moved.trim().split(' ').nth(1)) {
-                Some(target) => at = target.parse()?,
-                None => return Ok(said),
-            }
-        }
-        anyhow::bail!("{words}: sent to and fro")
+        Wire::follow(live.unwrap().address.as_str().parse()?, words)
     }
 
     /// Writes a key to each of many slots.

@@ -163,8 +163,12 @@ impl SimProxy {
             };
             let owner = role.map(|role| format!(" owner={}/1", role.db)).unwrap_or_default();
             let keys = if role.is_some() { 5 } else { 0 };
+            let follows = match role.and_then(|role| role.replica_of.as_ref()) {
+                Some(primary) => format!("replica of={primary} linked=true"),
+                None => "primary".to_owned(),
+            };
             format!(
-                "node:{address} health={health} role=primary linked=true offset={} keys={keys}{owner}\n",
+                "node:{address} health={health} role={follows} offset={} keys={keys}{owner}\n",
                 node.offset
             )
         };
