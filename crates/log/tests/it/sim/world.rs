@@ -82,13 +82,22 @@ impl Seen {
 pub struct Store {
     pub config: LogConfig,
     pub revision: i64,
-    leases: BTreeMap<HolderId, Moment>,
+    leases: BTreeMap<HolderId, Lease>,
+}
+
+/// A lease of a node: its number, and until when it is good.
+#[derive(Clone, Copy)]
+struct Lease {
+    number: u64,
+    until: Moment,
 }
 
 pub struct Node {
     pub replica: Option<Replica>,
     pub disk: Disk,
     life: u64,
+    /// The lease that it knows it has; 0 for none.
+    lease: u64,
     /// Its clock: local time is `skew + true time * rate`.
     skew: Duration,
     rate: f64,
@@ -111,8 +120,8 @@ enum Next {
     Look { node: HolderId, life: u64 },
     Shown { node: HolderId, life: u64, config: LogConfig, revision: i64 },
     Renew(HolderId),
-    Renewed { node: HolderId, life: u64, asked: Moment },
-    Leased { node: HolderId, life: u64, until: Moment, looked: Option<(LogConfig, i64)> },
+    Renewed { node: HolderId, life: u64, lease: u64, asked: Moment },
+    Leased { node: HolderId, life: u64, lease: u64, until: Moment, looked: Option<(LogConfig, i64)> },
     Append,
     Controller,
     Decided { guard: i64, config: LogConfig, forced: bool },
@@ -172,7 +181,7 @@ impl World {
             let skew = Duration::from_millis(world.rng.random_range(0..100_000));
             let rate = world.rng.random_range(0.95..1.05);
             let disk = Disk { skips_cuts: bug == Bug::SkipCut, ..Disk::default() };
-            let node = Node { replica: None, disk, life: 0, skew, rate, waiting: Vec::new() };
+            let node = Node { replica: None, disk, life: 0, lease: 0, skew, rate, waiting: Vec::new() };
             world.nodes.insert(id(name), node);
             world.restart(&id(name));
         }
@@ -254,15 +263,23 @@ impl World {
                 self.step(&node, Event::Configured(config, Revision(revision)));
             }
             Next::Renew(node) => self.renew(node),
-            Next::Renewed { node, life, asked } if self.lives(&node, life) => {
+            Next::Renewed { node, life, lease, asked } if self.lives(&node, life) => {
                 // A lease that has run out is gone; who gets a new one looks at the configuration before acting on it.
-                let renewed = self.store.leases.get(&node).is_some_and(|until| *until >= self.now);
+                let known =
+                    self.store.leases.get(&node).copied().unwrap_or(Lease { number: 0, until: self.now });
+                let renewed = known.number == lease && known.until >= self.now && lease > 0;
                 let looked = (!renewed).then(|| (self.store.config.clone(), self.store.revision));
-                self.store.leases.insert(node.clone(), self.now + LEASE);
+                let number = if renewed { lease } else { known.number + 1 };
+                self.store.leases.insert(node.clone(), Lease { number, until: self.now + LEASE });
                 let until = asked + LEASE.mul_f64(SAFE);
-                self.after(0..20, Next::Leased { node, life, until, looked });
+                self.after(0..20, Next::Leased { node, life, lease: number, until, looked });
             }
-            Next::Leased { node, life, until, looked } if self.lives(&node, life) => {
+            Next::Leased { node, life, lease, until, looked } if self.lives(&node, life) => {
+                // An answer about a lease that was given up for a newer one is late.
+                if lease < self.nodes[&node].lease {
+                    return;
+                }
+                self.nodes.get_mut(&node).unwrap().lease = lease;
                 if let Some((config, revision)) = looked {
                     self.step(&node, Event::Configured(config, Revision(revision)));
                 }
@@ -295,6 +312,7 @@ impl World {
         };
         let node = self.nodes.get_mut(id).unwrap();
         node.life += 1;
+        node.lease = 0;
         let (start, history) = (Offset(node.disk.seen.start()), node.disk.seen.history());
         node.replica = Some(Replica::new(id.clone(), start, history, timing));
         let life = node.life;
@@ -341,9 +359,10 @@ impl World {
         if self.nodes[&node].replica.is_none() || self.chaos && self.rng.random_bool(0.25) {
             return;
         }
-        let (life, asked) = (self.nodes[&node].life, self.nodes[&node].local(self.now));
+        let Node { life, lease, .. } = self.nodes[&node];
+        let asked = self.nodes[&node].local(self.now);
         let late = if self.chaos && self.rng.random_bool(0.1) { 900 } else { 20 };
-        self.after(0..late, Next::Renewed { node, life, asked });
+        self.after(0..late, Next::Renewed { node, life, lease, asked });
     }
 
     fn truncate(&mut self) {
@@ -373,7 +392,8 @@ impl World {
     fn control(&mut self) {
         self.after(50..400, Next::Controller);
         let (config, guard) = (self.store.config.clone(), self.store.revision);
-        let expired = |holder: &HolderId| self.store.leases.get(holder).is_none_or(|until| *until < self.now);
+        let expired =
+            |holder: &HolderId| self.store.leases.get(holder).is_none_or(|lease| lease.until < self.now);
         if expired(&config.primary) {
             let pool = if self.bug == Bug::ElectAnyone { &config.holders } else { &config.in_sync };
             let alive: Vec<&HolderId> = pool.iter().filter(|holder| !expired(holder)).collect();
@@ -410,7 +430,7 @@ impl World {
             self.seen.elections += 1;
             // Renewed between the decision and the write: the old primary may still commit, and that is harmless.
             let primary = &self.store.config.primary;
-            let lapsed = self.store.leases.get(primary).is_none_or(|until| *until < self.now);
+            let lapsed = self.store.leases.get(primary).is_none_or(|lease| lease.until < self.now);
             if forced && lapsed && config.primary != *primary {
                 self.replaced.insert(self.store.config.epoch);
             }
