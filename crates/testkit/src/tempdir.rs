@@ -25,7 +25,8 @@ impl TempDir {
     /// every file, and whose subject is not the loss of power. A disk that others keep busy stalls for seconds.
     pub fn in_memory(label: &str) -> anyhow::Result<Self> {
         let memory = Path::new("/dev/shm");
-        let free = nix::sys::statvfs::statvfs(memory).map_or(0, |fs| fs.blocks_available() * fs.fragment_size());
+        let free =
+            nix::sys::statvfs::statvfs(memory).map_or(0, |fs| fs.blocks_available() * fs.fragment_size());
         if free >= ENOUGH_MEMORY { Self::below(memory, label) } else { Self::new(label) }
     }
 

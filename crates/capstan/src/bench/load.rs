@@ -39,7 +39,11 @@ where
             let rate = times.len() as f64 / time.as_secs_f64();
             return Ok(Load { rate, p50_ms: times.value_at_quantile(0.5) as f64 / 1e6 });
         }
-        ensure!(time * LONGER <= LONGEST, "{} answers to {clients} clients in {time:?} are no rate", times.len());
+        ensure!(
+            time * LONGER <= LONGEST,
+            "{} answers to {clients} clients in {time:?} are no rate",
+            times.len()
+        );
         time *= LONGER;
     }
 }

@@ -4,6 +4,7 @@
 
 mod bench;
 mod binary;
+mod cluster;
 mod config;
 mod etcd;
 mod exits;
@@ -12,6 +13,8 @@ mod fleet_release;
 mod golden;
 mod headline;
 mod help;
+mod host_death;
+mod load;
 mod log;
 mod meta;
 mod proxy;

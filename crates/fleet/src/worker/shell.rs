@@ -121,9 +121,21 @@ pub async fn run(
         session: Some(session.clone()),
         seed: options.seed,
     };
-    hands.work(own, stop).await;
-    session.close().await?;
+    match hands.work(own, stop).await {
+        // Often the step itself has the daemon started again: the lease covers the gap, or else runs out.
+        Ended::AtWork => {}
+        Ended::Idle => session.close().await?,
+    }
     Ok(())
+}
+
+/// What a worker was doing when it was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing: it is gone, and others need not wait for it.
+    Idle,
+    /// Something that the next worker of this host goes on with.
+    AtWork,
 }
 
 /// What a worker's effects are performed with.
@@ -147,7 +159,7 @@ pub struct Hands {
 
 impl Hands {
     /// Obeys until it is stopped.
-    pub async fn work(&self, own: Option<HostStatus>, stop: &CancellationToken) {
+    pub async fn work(&self, own: Option<HostStatus>, stop: &CancellationToken) -> Ended {
         let mut worker = Worker::new(self.lrn, own);
         let mut changes = self.view.changes();
         let mut jobs = JoinSet::new();
@@ -188,10 +200,12 @@ impl Hands {
             };
         }
         cancel.cancel();
+        let doing = if jobs.is_empty() { Ended::Idle } else { Ended::AtWork };
         let ended = async { while jobs.join_next().await.is_some() {} };
         if timeout(END_WITHIN, ended).await.is_err() {
             tracing::warn!(lrn = %self.lrn, "a step did not stop in time");
         }
+        doing
     }
 
     /// Whether others can see that this worker is up, by the clock of this host.

@@ -1,0 +1,43 @@
+//! What do clients see of the sudden end of a whole host: its daemon, its proxy and its redis-servers?
+
+use std::time::{Duration, Instant};
+
+use capstan_redis::coordinator::Timing;
+use capstan_testkit::eventually;
+
+use crate::cluster::{Cluster, LONG};
+use crate::load;
+
+/// Two missed pings, and the promise from there on.
+const HEALED_WITHIN: Duration = Duration::from_millis(2 * 500 + 1500);
+/// What a machine that runs other tests at the same time may add.
+const LOADED: Duration = Duration::from_millis(2500);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_host_is_replaced_and_its_replicas_have_its_data() {
+    let mut cluster = Cluster::start("death", 3).await;
+    let started = Instant::now();
+    let proxies = cluster.create_redis().await;
+    load::write_all(proxies[0], "before").unwrap();
+    eventually("replicas have everything", LONG, async || cluster.replicas_are_in_sync()).await;
+    // A controller reports nobody until everybody counts it.
+    let counted = async || match Timing::default().warm_up().checked_sub(started.elapsed()) {
+        None => Ok(()),
+        Some(left) => Err(format!("{left:?} are left")),
+    };
+    eventually("everybody counts the controllers", LONG, counted).await;
+
+    let killed = Instant::now();
+    cluster.hosts[0].kill9();
+    let everything = load::keys().count();
+    let served = async || match load::count(proxies[1], "before") {
+        all if all == everything => Ok(()),
+        some => Err(format!("{some} of {everything}")),
+    };
+    eventually("every slot is served, with its data", LONG, served).await;
+    let healed = killed.elapsed();
+    eprintln!("healed {healed:?} after the kill");
+    assert!(healed < HEALED_WITHIN + LOADED, "{healed:?}");
+    load::write_all(proxies[1], "after").unwrap();
+    assert_eq!(load::count(proxies[2], "after"), everything);
+}
