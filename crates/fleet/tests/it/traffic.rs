@@ -131,7 +131,9 @@ async fn a_barrier_step_costs_at_most_three_operations_per_host() {
         let (store, tree, view) = (counted.clone(), tree.clone(), view.clone());
         let hands = Hands { store, tree, lrn, runner: host, view, session: None, seed: u64::from(lrn.0) };
         let stop = stop.clone();
-        workers.push(OwnedTask::spawn(async move { drop(hands.work(None, &stop).await) }));
+        workers.push(OwnedTask::spawn(async move {
+            hands.work(None, &stop).await;
+        }));
     }
     rig.want("1.1.0").await;
     let _updater = rig.start_updater("a");

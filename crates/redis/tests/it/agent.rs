@@ -325,10 +325,11 @@ async fn a_replica_takes_over_under_load_and_has_every_write_that_was_taken() {
     };
     host.agent.set_roles(Epoch(1), roles(&old, &new));
     host.until("the replica follows", &new.node, |it| it.replica_of.is_some() && it.linked).await;
-    let writer = tokio::spawn(write_until_refused(old.node.clone()));
+    let mut writer = tokio::task::JoinSet::new();
+    writer.spawn(write_until_refused(old.node.clone()));
     host.until("the replica has some of it", &new.node, |it| it.keys > 0).await;
     host.agent.set_roles(Epoch(2), roles(&new, &old));
-    let taken = writer.await.unwrap();
+    let taken = writer.join_next().await.unwrap().unwrap();
     host.until("it leads", &new.node, |it| it.replica_of.is_none() && it.health == Health::Ready).await;
     host.until("the old one follows", &old.node, |it| it.replica_of.as_ref() == Some(&new.node)).await;
     assert_eq!(keys(&new.node).await, taken);
