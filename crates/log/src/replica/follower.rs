@@ -19,6 +19,8 @@ pub(super) struct Follower {
     acked: Offset,
     /// When the primary was last heard, or told what this copy has.
     heard: Moment,
+    /// When it was last told, and up to where this copy went then.
+    introduced: (Moment, Offset),
 }
 
 impl Replica {
@@ -33,6 +35,7 @@ impl Replica {
             matched: Offset::ZERO,
             acked: Offset::ZERO,
             heard: self.now,
+            introduced: (self.now, Offset::ZERO),
         });
         self.introduce(effects);
     }
@@ -42,8 +45,20 @@ impl Replica {
         let history = self.local.history.clone();
         let Role::Follower(follower) = &mut self.role else { return };
         follower.heard = self.now;
+        follower.introduced = (self.now, history.end());
         let behind = Message::Behind { epoch: follower.epoch, history };
         effects.push(Effect::Send(follower.primary.clone(), behind));
+    }
+
+    /// Something does not fit. The primary is told once and not for each of the shipments that are on their way: it
+    /// answers each time with a whole window of them, and the two would answer each other ever faster.
+    fn introduce_once(&mut self, effects: &mut Vec<Effect>) {
+        let Role::Follower(follower) = &self.role else { return };
+        let (when, end) = follower.introduced;
+        let said = end == self.local.history.end() && self.now.saturating_sub(when) < self.timing.heartbeat;
+        if !said {
+            self.introduce(effects);
+        }
     }
 
     /// A silent primary may never have been told.
@@ -69,7 +84,7 @@ impl Replica {
         }
         follower.heard = self.now;
         if self.local.history.epoch_before(at) != Some(epoch_before) {
-            self.introduce(effects);
+            self.introduce_once(effects);
             return;
         }
         let upto = at.plus(entries.len());

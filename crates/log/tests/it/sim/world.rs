@@ -21,6 +21,8 @@ const LEASE: Duration = Duration::from_millis(1_000);
 /// How much of the lease a node believes in. Clocks drift by up to 5 %, so a tenth would do.
 const SAFE: f64 = 0.85;
 const CALM: Duration = Duration::from_secs(30);
+/// Usually some dozens are. Each is answered by one at most, and of twenty one comes twice: more than this is a storm.
+const MOST_UNDER_WAY: usize = 2_000;
 
 /// What is planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,6 +241,7 @@ impl World {
             self.seen.events += 1;
             self.happen(next);
             check::invariants(self);
+            assert!(self.queue.len() < MOST_UNDER_WAY, "messages multiply");
         }
         self.now = end;
     }
