@@ -76,6 +76,8 @@ pub(super) struct Node {
     process: Option<ServerProcess>,
     /// What the process was last told; `None`: not known, tell it.
     told: Option<Vec<(&'static str, String)>>,
+    /// The password that it was told since.
+    unlocked: Option<String>,
     /// Since when it is to take over from a primary that lives.
     taking_over: Option<Instant>,
     starts: u64,
@@ -89,7 +91,17 @@ impl Node {
         if let Some(process) = &process {
             info!(node = %address, pid = process.mark().pid, "adopted a running node");
         }
-        Ok(Node { address, program, home, record, process, told: None, taking_over: None, starts: 0 })
+        Ok(Node {
+            address,
+            program,
+            home,
+            record,
+            process,
+            told: None,
+            unlocked: None,
+            taking_over: None,
+            starts: 0,
+        })
     }
 
     /// Whether the process has ended since the last look.
@@ -148,6 +160,12 @@ impl Node {
         match wanted.kind {
             Kind::Supervised => {
                 self.tell(&mut talk, wanted, seen).await?;
+                // Who is to follow does so before others can talk to it: one that came back empty would wipe a replica
+                // that still follows it.
+                if *role != Role::Primary {
+                    self.take_role(&mut talk, wanted, role, seen).await?;
+                }
+                self.unlock(&mut talk, wanted).await?;
                 self.take_role(&mut talk, wanted, role, seen).await?;
                 self.home.bound_log(MAX_LOG).map_err(io_error("cannot rotate the log"))?;
             }
@@ -210,7 +228,7 @@ impl Node {
         if !process.kill(KILL_WITHIN).await {
             return Err(NodeError::Immortal(pid));
         }
-        (self.process, self.told) = (None, None);
+        (self.process, self.told, self.unlocked) = (None, None, None);
         Ok(())
     }
 
@@ -244,7 +262,7 @@ impl Node {
             .map_err(io_error("cannot start the server"))?;
         info!(node = %self.address, pid = process.mark().pid, "started a node");
         self.record.process = Some(process.mark());
-        (self.process, self.told) = (Some(process), None);
+        (self.process, self.told, self.unlocked) = (Some(process), None, None);
         self.starts += 1;
         self.save()
     }
@@ -271,14 +289,12 @@ impl Node {
         Err(NodeError::Stranger { expected, found: seen.pid })
     }
 
-    /// Tells the process its settings, its password last: from then on others can talk to it.
+    /// Tells the process its settings.
     async fn tell(&mut self, talk: &mut Conversation, wanted: &Wanted, seen: &Seen) -> Result<(), NodeError> {
-        let mut settings = config::changeable(wanted);
-        settings.push(("requirepass", wanted.password.clone().unwrap_or_default()));
+        let settings = config::changeable(wanted);
         if self.told.as_ref() == Some(&settings) {
             return Ok(());
         }
-        self.record.password.clone_from(&wanted.password);
         self.record.run_id.clone_from(&seen.run_id);
         self.record.saved = false;
         self.save()?;
@@ -289,6 +305,20 @@ impl Node {
             talk.ask(&["CONFIG", "SET", name, value]).await?;
         }
         self.told = Some(settings);
+        self.unlocked = None;
+        Ok(())
+    }
+
+    /// Tells the process its password: from then on others can talk to it.
+    async fn unlock(&mut self, talk: &mut Conversation, wanted: &Wanted) -> Result<(), NodeError> {
+        let password = wanted.password.clone().unwrap_or_default();
+        if self.unlocked.as_ref() != Some(&password) {
+            talk.ask(&["CONFIG", "SET", "requirepass", &password]).await?;
+            self.unlocked = Some(password);
+            // Not before: until now the process knows the one that is written down.
+            self.record.password.clone_from(&wanted.password);
+            self.save()?;
+        }
         Ok(())
     }
 
@@ -311,8 +341,11 @@ impl Node {
             (RoleStep::Follow, Role::ReplicaOf(primary)) => {
                 let mut source = Conversation::open(primary, credentials.as_ref(), ANSWER_WITHIN).await?;
                 let leads = look(&mut source).await?;
-                if leads.replica_of.as_ref() == Some(&self.address) {
-                    // It takes over from this one, and makes it follow when it has everything.
+                // Looked at last, because it may be written to: who is ahead must not seem to be behind.
+                let ahead = look(talk).await?.offset >= leads.offset;
+                if leads.replica_of.as_ref() == Some(&self.address) && ahead {
+                    // It takes over from this one, and makes it follow when it has everything. One that has less than
+                    // its replica lost its data since: there is nothing to take over.
                     return Ok(());
                 }
                 if !may_follow(seen, &leads) {

@@ -48,11 +48,14 @@ pub(super) async fn take_over(
     let Ok(mut primary) = Conversation::open(old, credentials, ANSWER_WITHIN).await else {
         return Ok(Outcome::Alone);
     };
+    // In this order: the primary may be written to, and must not seem to be behind its replica.
+    let replica = look(own).await?;
     let Ok(seen) = look(&mut primary).await else { return Ok(Outcome::Alone) };
-    if seen.loading || seen.replica_of.is_some() {
+    // A primary that has less than its replica is not the one that it followed: it began anew, without its data.
+    if seen.loading || seen.replica_of.is_some() || seen.offset < replica.offset {
         return Ok(Outcome::Alone);
     }
-    if !look(own).await?.linked {
+    if !replica.linked {
         return Ok(Outcome::NotYet("it does not hear it".to_owned()));
     }
     if let Err(error) = wait_until_quiet(own, &mut primary).await {

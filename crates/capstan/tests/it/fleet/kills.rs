@@ -117,7 +117,9 @@ async fn roll_out_under_fire(seed: u64, hosts: u32) {
     let mut cluster = Cluster::start(hosts).await;
     cluster.run(&["apply"]).ok();
     let (begun, mut kills) = (Instant::now(), 0);
-    while !cluster.is_complete() && begun.elapsed() < ROLLOUT_WITHIN {
+    // After so long nobody is killed any more: a slow machine has to come to an end too.
+    let fire = Duration::from_secs(seed::soak(60, 240));
+    while !cluster.is_complete() && begun.elapsed() < fire {
         let pause = Duration::from_millis(rng.random_range(KILL_EVERY_MS));
         tokio::time::sleep(pause).await; // tidy: allow, because the instant of the kill is the random input
         cluster.kill_one(&mut rng).await;

@@ -178,9 +178,14 @@ impl Pool {
 
     /// The primary that has a key's slot.
     pub async fn owner(&self, key: &str) -> NodeRecord {
+        self.find_owner(key).await.unwrap()
+    }
+
+    /// The same; nobody while it is being replaced.
+    pub async fn find_owner(&self, key: &str) -> Option<NodeRecord> {
         let slot = Slot::of(key.as_bytes()).number();
         let has = |node: &NodeRecord| node.owned().any(|range| range.first() <= slot && slot <= range.last());
-        self.nodes().await.into_iter().find(has).unwrap()
+        self.nodes().await.into_iter().find(has)
     }
 
     pub fn host(&mut self, address: &Address) -> &mut Host {

@@ -58,7 +58,7 @@ async fn a_killed_lone_primary_is_replaced_by_an_empty_node() {
             .filter_map(|board| board.of(&primary.proxy_address).nodes.get(&primary.address).cloned())
             .map(|node| node.health)
             .collect();
-        let changed = pool.owner("key-0").await != primary;
+        let changed = pool.find_owner("key-0").await.as_ref() != Some(&primary);
         if changed || healths.iter().any(|health| health != "ready") {
             Ok(())
         } else {
