@@ -162,11 +162,16 @@ impl Node {
                 self.tell(&mut talk, wanted, seen).await?;
                 // Who is to follow does so before others can talk to it: one that came back empty would wipe a replica
                 // that still follows it.
-                if *role != Role::Primary {
-                    self.take_role(&mut talk, wanted, role, seen).await?;
+                match role {
+                    Role::ReplicaOf(_) => {
+                        self.take_role(&mut talk, wanted, role, seen).await?;
+                        self.unlock(&mut talk, wanted).await?;
+                    }
+                    Role::Primary => {
+                        self.unlock(&mut talk, wanted).await?;
+                        self.take_role(&mut talk, wanted, role, seen).await?;
+                    }
                 }
-                self.unlock(&mut talk, wanted).await?;
-                self.take_role(&mut talk, wanted, role, seen).await?;
                 self.home.bound_log(MAX_LOG).map_err(io_error("cannot rotate the log"))?;
             }
             // Its settings are not ours, but whom it follows is, and it needs the password for that.
@@ -341,9 +346,9 @@ impl Node {
             (RoleStep::Follow, Role::ReplicaOf(primary)) => {
                 let mut source = Conversation::open(primary, credentials.as_ref(), ANSWER_WITHIN).await?;
                 let leads = look(&mut source).await?;
+                let follows_this = leads.replica_of.as_ref() == Some(&self.address);
                 // Looked at last, because it may be written to: who is ahead must not seem to be behind.
-                let ahead = look(talk).await?.offset >= leads.offset;
-                if leads.replica_of.as_ref() == Some(&self.address) && ahead {
+                if follows_this && look(talk).await?.offset >= leads.offset {
                     // It takes over from this one, and makes it follow when it has everything. One that has less than
                     // its replica lost its data since: there is nothing to take over.
                     return Ok(());

@@ -51,7 +51,7 @@ impl Gain<'_> {
                 Content::unsettled(self.tree, to).is_some_and(|content| owns_all(&content, db, range));
             let told = facts.get(to).and_then(|fact| fact.held.as_deref());
             let waits = arrives && !told.is_some_and(|told| covers(&owned(told), db, range));
-            waits.then(|| format!("slots {range} of {db}: {to} has not been told that they are its own"))
+            waits.then(|| unaware(db, range, to))
         })
     }
 
@@ -96,10 +96,12 @@ pub(super) fn owner_unaware(tree: &Tree, board: &Board, quorum: Quorum, content:
     content.peers.iter().find_map(|Entry { db, address: owner, claim }| {
         let fact = facts.get(owner).filter(|fact| fact.reached && !dead.contains(owner))?;
         let knows = fact.held.as_deref().is_some_and(|held| covers(&owned(held), db, claim.range()));
-        (!knows).then(|| {
-            format!("slots {} of {db}: {owner} has not been told that they are its own", claim.range())
-        })
+        (!knows).then(|| unaware(db, claim.range(), owner))
     })
+}
+
+fn unaware(db: &ClusterName, range: SlotRange, owner: &Address) -> String {
+    format!("slots {range} of {db}: {owner} has not been told that they are its own")
 }
 
 /// Why another proxy, whose host has this epoch, may serve what is gained.
