@@ -230,3 +230,27 @@ fn reply_len(bytes: &[u8]) -> Option<usize> {
         _ => Some(end),
     }
 }
+
+/// Keys of about as many slots, all over the range.
+pub fn spread_keys() -> impl Iterator<Item = String> {
+    (0..60).map(|at| format!("key-{at}"))
+}
+
+/// Writes one value to each of the [`spread_keys`], beginning at this proxy; no client tries again by itself.
+pub fn write_all(first: SocketAddr, value: &str) -> Result<(), String> {
+    for key in spread_keys() {
+        match Wire::follow(first, &format!("SET {key} {value}")) {
+            Ok(said) if said == "+OK\r\n" => {}
+            other => return Err(format!("{key}: {other:?}")),
+        }
+    }
+    Ok(())
+}
+
+/// How many of the [`spread_keys`] have this value.
+#[must_use]
+pub fn count(first: SocketAddr, value: &str) -> usize {
+    let expected = format!("${}\r\n{value}\r\n", value.len());
+    let has = |key: &String| Wire::follow(first, &format!("GET {key}")).is_ok_and(|said| said == expected);
+    spread_keys().filter(has).count()
+}

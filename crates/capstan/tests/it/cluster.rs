@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use capstan_testkit::redis::Wire;
+use capstan_testkit::redis::{Wire, write_all};
 use capstan_testkit::{Port, PortBlock, Process, Ready, TempDir, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::binary::{DEADLINE, Daemon, Run, capstan};
-use crate::load;
 
 /// Redis nodes of a host.
 const NODES: u16 = 2;
@@ -160,7 +159,7 @@ impl Cluster {
         })
         .await;
         let proxies: Vec<SocketAddr> = self.hosts.iter().map(|host| host.proxy).collect();
-        eventually("the cluster serves", LONG, async || load::write_all(proxies[0], "first")).await;
+        eventually("the cluster serves", LONG, async || write_all(proxies[0], "first")).await;
         eventually("replicas have everything", LONG, async || self.replicas_are_in_sync()).await;
         proxies
     }

@@ -4,17 +4,18 @@
 use std::net::SocketAddr;
 
 use capstan_testkit::eventually;
+use capstan_testkit::redis::write_all;
 use serde_json::Value;
 
 use crate::binary::{Daemon, Run};
 use crate::cluster::{Cluster, LONG};
-use crate::load::{self, Load};
+use crate::load::Load;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_host_is_updated_under_load_and_nothing_is_lost() {
     let up = Daemon::start("headline", &["up", "--port-base", "0", "--set", "host.id=one"]).await;
     let proxies = eventually("the demo cluster is there", LONG, async || proxies(&up)).await;
-    eventually("the demo cluster serves", LONG, async || load::write_all(proxies[0], "first")).await;
+    eventually("the demo cluster serves", LONG, async || write_all(proxies[0], "first")).await;
     let load = Load::start(&proxies).await;
 
     let sample = up.dir.join("data/sample").display().to_string();

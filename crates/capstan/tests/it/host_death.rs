@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use capstan_redis::coordinator::Timing;
 use capstan_testkit::eventually;
+use capstan_testkit::redis::{count, spread_keys, write_all};
 
 use crate::cluster::{Cluster, LONG};
-use crate::load;
 
 /// Two missed pings, and the promise from there on.
 const HEALED_WITHIN: Duration = Duration::from_millis(2 * 500 + 1500);
@@ -18,7 +18,7 @@ async fn a_killed_host_is_replaced_and_its_replicas_have_its_data() {
     let mut cluster = Cluster::start("death", 3).await;
     let started = Instant::now();
     let proxies = cluster.create_redis().await;
-    load::write_all(proxies[0], "before").unwrap();
+    write_all(proxies[0], "before").unwrap();
     eventually("replicas have everything", LONG, async || cluster.replicas_are_in_sync()).await;
     // A controller reports nobody until everybody counts it.
     let counted = async || match Timing::default().warm_up().checked_sub(started.elapsed()) {
@@ -29,8 +29,8 @@ async fn a_killed_host_is_replaced_and_its_replicas_have_its_data() {
 
     let killed = Instant::now();
     cluster.hosts[0].kill9();
-    let everything = load::keys().count();
-    let served = async || match load::count(proxies[1], "before") {
+    let everything = spread_keys().count();
+    let served = async || match count(proxies[1], "before") {
         all if all == everything => Ok(()),
         some => Err(format!("{some} of {everything}")),
     };
@@ -38,6 +38,6 @@ async fn a_killed_host_is_replaced_and_its_replicas_have_its_data() {
     let healed = killed.elapsed();
     eprintln!("healed {healed:?} after the kill");
     assert!(healed < HEALED_WITHIN + LOADED, "{healed:?}");
-    load::write_all(proxies[1], "after").unwrap();
-    assert_eq!(load::count(proxies[2], "after"), everything);
+    write_all(proxies[1], "after").unwrap();
+    assert_eq!(count(proxies[2], "after"), everything);
 }

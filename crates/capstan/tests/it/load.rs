@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use capstan_testkit::redis::Wire;
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use tokio::task::JoinSet;
@@ -92,27 +91,4 @@ async fn client(mut connection: ClusterConnection, me: u64, stop: Arc<AtomicBool
 
 async fn connect(seeds: &[String]) -> redis::RedisResult<ClusterConnection> {
     ClusterClient::new(seeds.to_vec())?.get_async_connection().await
-}
-
-/// Writes one value to each of many slots, beginning at this proxy. Without a client that would try again by itself.
-pub fn write_all(first: SocketAddr, value: &str) -> Result<(), String> {
-    for key in keys() {
-        match Wire::follow(first, &format!("SET {key} {value}")) {
-            Ok(said) if said == "+OK\r\n" => {}
-            other => return Err(format!("{key}: {other:?}")),
-        }
-    }
-    Ok(())
-}
-
-/// How many of the keys have this value.
-pub fn count(first: SocketAddr, value: &str) -> usize {
-    let expected = format!("${}\r\n{value}\r\n", value.len());
-    let has = |key: &String| Wire::follow(first, &format!("GET {key}")).is_ok_and(|said| said == expected);
-    keys().filter(has).count()
-}
-
-/// Keys of about as many slots, all over the range.
-pub fn keys() -> impl Iterator<Item = String> {
-    (0..60).map(|at| format!("key-{at}"))
 }

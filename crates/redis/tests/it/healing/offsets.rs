@@ -3,8 +3,9 @@
 use capstan_redis::Address;
 use capstan_redis::spec::ClusterSpec;
 use capstan_testkit::eventually;
+use capstan_testkit::redis::spread_keys;
 
-use super::pool::{Pool, SOON, keys};
+use super::pool::{Pool, SOON};
 use super::replicas_have_everything;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -36,7 +37,7 @@ async fn the_replica_with_the_highest_offset_is_promoted() {
     };
     eventually("the replica that is ahead is promoted", SOON, promoted).await;
     let kept = async || match pool.count("late") {
-        all if all == keys().count() => Ok(()),
+        all if all == spread_keys().count() => Ok(()),
         some => Err(format!("{some} keys are there")),
     };
     eventually("nothing is lost", SOON, kept).await;

@@ -2,6 +2,7 @@
 //! way from coordinators to a proxy; what it kills is killed.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use capstan_redis::slots::Slot;
 use capstan_redis::spec::ClusterSpec;
 use capstan_redis::status::NodeRecord;
 use capstan_redis::{Address, ClusterName};
-use capstan_testkit::redis::Wire;
+use capstan_testkit::redis::{self, Wire};
 use capstan_testkit::{Port, TempDir, eventually};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -192,27 +193,20 @@ impl Pool {
         self.hosts.iter_mut().find(|host| host.address == *address).unwrap()
     }
 
-    /// One command, sent on to wherever a proxy that lives says.
-    pub fn say(&self, words: &str) -> anyhow::Result<String> {
+    /// A proxy that lives.
+    fn live(&self) -> SocketAddr {
         let live = self.hosts.iter().find(|host| host.proxy.is_some());
-        Wire::follow(live.unwrap().address.as_str().parse()?, words)
+        live.unwrap().address.as_str().parse().unwrap()
     }
 
     /// Writes a key to each of many slots.
     pub fn write_all(&self, value: &str) -> Result<(), String> {
-        for key in keys() {
-            match self.say(&format!("SET {key} {value}")) {
-                Ok(said) if said == "+OK\r\n" => {}
-                other => return Err(format!("{key}: {other:?}")),
-            }
-        }
-        Ok(())
+        redis::write_all(self.live(), value)
     }
 
     /// How many of the keys have this value.
     pub fn count(&self, value: &str) -> usize {
-        let expected = format!("${}\r\n{value}\r\n", value.len());
-        keys().filter(|key| self.say(&format!("GET {key}")).is_ok_and(|said| said == expected)).count()
+        redis::count(self.live(), value)
     }
 
     /// A connection to a node itself.
@@ -242,9 +236,4 @@ impl Pool {
             host.kill().await;
         }
     }
-}
-
-/// Keys of about as many slots, all over the range.
-pub(super) fn keys() -> impl Iterator<Item = String> {
-    (0..60).map(|at| format!("key-{at}"))
 }

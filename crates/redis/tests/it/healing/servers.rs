@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use capstan_redis::spec::ClusterSpec;
 use capstan_testkit::eventually;
+use capstan_testkit::redis::spread_keys;
 use tokio::time::Instant;
 
-use super::pool::{Pool, SOON, keys};
+use super::pool::{Pool, SOON};
 use super::{replicas_have_everything, replicated};
 
 /// A primary that comes back without its data never becomes the source of its replica's: the replica takes its place.
@@ -29,7 +30,7 @@ async fn a_killed_primary_is_succeeded_by_its_replica() {
     };
     eventually("the replica is the primary", SOON, succeeded).await;
     let kept = async || match pool.count("kept") {
-        all if all == keys().count() => Ok(()),
+        all if all == spread_keys().count() => Ok(()),
         some => Err(format!("{some} keys are there")),
     };
     eventually("everything is served", SOON, kept).await;
@@ -46,7 +47,7 @@ async fn a_killed_lone_primary_is_replaced_by_an_empty_node() {
     pool.write_all("kept").unwrap();
     let primary = pool.owner("key-0").await;
     let mut lost = 0;
-    for key in keys() {
+    for key in spread_keys() {
         lost += usize::from(pool.owner(&key).await.address == primary.address);
     }
     let killed_at = Instant::now();
@@ -67,7 +68,7 @@ async fn a_killed_lone_primary_is_replaced_by_an_empty_node() {
     };
     eventually("the death is noticed", SOON, noticed).await;
     let served = async || match pool.count("kept") {
-        some if some == keys().count() - lost => pool.write_all("again"),
+        some if some == spread_keys().count() - lost => pool.write_all("again"),
         some => Err(format!("{some} keys are there, {lost} were lost")),
     };
     eventually("the cluster goes on", SOON, served).await;
