@@ -25,7 +25,7 @@ use crate::backoff::Backoff;
 use crate::error::{MetaError, Result};
 use crate::kv::{KeyRange, LeaseId, Revision};
 use crate::request::{Compare, Delete, EventKind, Txn, Watch, WatchMessage};
-use crate::session::{Session, SessionState};
+use crate::session::Session;
 use crate::store::Store;
 
 /// A watch of a predecessor is asked for a sign of life this often, and opened anew if it gives none by the next time.
@@ -149,12 +149,7 @@ impl Leadership {
     /// The instant after which this leader must not act; nothing if it must not act now.
     #[must_use]
     pub fn valid_until(&self) -> Option<Instant> {
-        match *self.session.state().borrow() {
-            SessionState::Live { lease, until } if lease == self.lease && Instant::now() < until => {
-                Some(until)
-            }
-            SessionState::Live { .. } | SessionState::Lost => None,
-        }
+        self.session.valid_until(self.lease)
     }
 
     /// Whether the leader may act now.

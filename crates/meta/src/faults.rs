@@ -3,6 +3,8 @@
 //! A first-class implementation, for simulations and tests: whatever it does, a real store behind a real network could
 //! have done. Each client gets its own [`Faulty`] around the shared store, so that one can be cut off alone.
 
+mod replace;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
+
+pub use replace::Replaceable;
 
 use crate::error::{MetaError, Result};
 use crate::kv::{LeaseId, Revision};

@@ -65,11 +65,19 @@ pub struct KeyValue {
     pub lease: LeaseId,
 }
 
+/// Memory that a version takes besides its key and value: the record, its places in the tree and in the history.
+const VERSION_OVERHEAD: u64 = 256;
+
 impl KeyValue {
     /// The version that says "deleted at this revision".
     #[must_use]
     pub fn tombstone(key: Bytes, at: Revision) -> KeyValue {
         KeyValue { key, mod_revision: at, ..KeyValue::default() }
+    }
+
+    /// About how much memory this version keeps: its bytes, and what surrounds them.
+    pub(crate) fn cost(&self) -> u64 {
+        (self.key.len() + self.value.len()) as u64 + VERSION_OVERHEAD
     }
 
     /// Whether this version says that the key was deleted.

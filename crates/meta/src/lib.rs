@@ -19,6 +19,7 @@ pub mod latest;
 pub mod record;
 pub mod request;
 pub mod session;
+pub mod settle;
 pub mod store;
 mod task;
 pub mod tls;

@@ -473,6 +473,8 @@ pub struct StoreStatus {
     pub db_size: u64,
     /// Bytes of it that are in use.
     pub db_size_in_use: u64,
+    /// Bytes after which puts are refused; zero: not known, or no bound.
+    pub db_size_quota: u64,
     /// Names this store among all that ever were.
     pub cluster_id: u64,
     /// Names the member that answered.

@@ -7,6 +7,7 @@
 //! A lost lease is replaced by a new one, and everything that was registered is registered again under it. Whoever
 //! holds something by the lease (a leadership) sees the change in [`Session::state`].
 
+mod claim;
 mod lease;
 mod register;
 
@@ -18,12 +19,14 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::backoff::Backoff;
+use crate::clock;
 use crate::error::{MetaError, Result};
 use crate::kv::LeaseId;
 use crate::record::Key;
 use crate::store::Store;
 use crate::task::OwnedTask;
-use lease::{Act, Heard, Keeping};
+pub use claim::Taken;
+use lease::{Act, Heard, Keeping, Sent};
 use register::{Registrar, Wishes};
 
 /// How a session is kept.
@@ -62,17 +65,30 @@ pub enum SessionState {
     Live {
         /// The lease.
         lease: LeaseId,
-        /// When the owner stops acting unless the lease is renewed before.
+        /// When the owner stops acting unless the lease is renewed before; earlier if the machine is suspended meanwhile.
         until: Instant,
+        /// How long the machine had been suspended in all ([`clock::suspended`]) when the last renewal was sent.
+        suspended: Duration,
     },
 }
 
 impl SessionState {
-    /// The lease that can be acted on at this moment.
+    /// The lease that can be acted on now.
     #[must_use]
-    pub fn lease_at(self, now: Instant) -> Option<LeaseId> {
+    pub fn lease_now(self) -> Option<LeaseId> {
+        // The clock that stands still in suspend is read last: what passes between the two calls counts.
+        let suspended = clock::suspended();
+        self.lease_at(Instant::now(), suspended)
+    }
+
+    /// The lease that can be acted on at this moment, by which the machine has been suspended for so long in all.
+    fn lease_at(self, now: Instant, suspended: Duration) -> Option<LeaseId> {
         match self {
-            SessionState::Live { lease, until } if now < until => Some(lease),
+            SessionState::Live { lease, until, suspended: before }
+                if now + clock::slept(before, suspended) < until =>
+            {
+                Some(lease)
+            }
             SessionState::Live { .. } | SessionState::Lost => None,
         }
     }
@@ -93,6 +109,9 @@ struct Inner {
     wishes: Arc<Wishes>,
     tasks: Mutex<Vec<OwnedTask>>,
 }
+
+/// A machine that was suspended finds out this soon after it resumes, although its timers stood still.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Session {
     /// Begins a session. It has no lease until the store grants one; see [`Session::live`].
@@ -125,14 +144,20 @@ impl Session {
     /// The lease that can be acted on now.
     #[must_use]
     pub fn lease(&self) -> Option<LeaseId> {
-        self.inner.state.borrow().lease_at(Instant::now())
+        self.inner.state.borrow().lease_now()
+    }
+
+    /// The instant after which the owner must not act on this lease; nothing if it must not act now.
+    #[must_use]
+    pub fn valid_until(&self, lease: LeaseId) -> Option<Instant> {
+        self.deadline().filter(|_| self.lease() == Some(lease))
     }
 
     /// Waits for a lease that can be acted on; nothing once the session is closed.
     pub async fn live(&self) -> Option<LeaseId> {
         let mut state = self.state();
-        let found = state.wait_for(|state| state.lease_at(Instant::now()).is_some()).await.ok()?;
-        found.lease_at(Instant::now())
+        let found = state.wait_for(|state| state.lease_now().is_some()).await.ok()?;
+        found.lease_now()
     }
 
     /// Waits until this lease can no longer be acted on.
@@ -141,13 +166,11 @@ impl Session {
         loop {
             let seen = *state.borrow_and_update();
             match seen {
-                SessionState::Live { lease: present, until }
-                    if present == lease && Instant::now() < until =>
-                {
+                SessionState::Live { until, .. } if seen.lease_now() == Some(lease) => {
                     tokio::select! {
                         biased;
                         changed = state.changed() => if changed.is_err() { return },
-                        () = sleep_until(until) => {}
+                        () = sleep_until(until.min(Instant::now() + LOOK_AGAIN)) => {}
                     }
                 }
                 SessionState::Live { .. } | SessionState::Lost => return,
@@ -169,6 +192,19 @@ impl Session {
     pub async fn register<K: Key>(&self, key: &K, record: &K::Record) {
         self.declare(key, record);
         self.settled(&key.bytes()).await;
+    }
+
+    /// Keeps this record registered, and lets no other process have the key: waits until it is registered for the first
+    /// time. What a process left behind that is gone is taken over, as soon as it is clear that it does not renew its
+    /// lease; if it does, that is an error.
+    pub async fn claim<K: Key>(&self, key: &K, record: &K::Record) -> Result<(), Taken> {
+        self.inner.wishes.claim(key.bytes(), key.put(record));
+        self.inner.wishes.claimed(&key.bytes()).await
+    }
+
+    /// Waits until another process has taken a claimed key: while this one was cut off, say.
+    pub async fn taken<K: Key>(&self, key: &K) -> Taken {
+        self.inner.wishes.taken(&key.bytes()).await
     }
 
     /// Takes a registered key back and waits until it is gone. A key that somebody else has taken over stays.
@@ -222,16 +258,17 @@ impl Keeper {
     async fn run(mut self) {
         let mut keeping = Keeping::Nothing;
         loop {
-            let heard = match keeping.act() {
-                Act::Grant => self.grant().await,
-                Act::Renew { lease, at } => {
-                    tokio::select! {
-                        biased;
-                        () = sleep_until(at) => {}
-                        () = self.doubt.notified() => {}
-                    }
-                    self.renew(lease).await
+            let act = keeping.act();
+            if let Act::Renew { at, .. } = act {
+                tokio::select! {
+                    biased;
+                    () = sleep_until(at) => {}
+                    () = self.doubt.notified() => {}
                 }
+            }
+            let heard = match act {
+                Act::Grant => self.grant().await,
+                Act::Renew { lease, .. } => self.renew(lease).await,
             };
             let failed = heard == Heard::Nothing;
             keeping = keeping.step(heard);
@@ -245,7 +282,7 @@ impl Keeper {
     }
 
     async fn grant(&self) -> Heard {
-        let sent_at = Instant::now();
+        let sent_at = Sent::now();
         match self.within(self.store.lease_grant(self.options.ttl, LeaseId::NONE)).await {
             Ok(lease) => Heard::Granted { lease: lease.id, ttl: lease.ttl, sent_at },
             Err(error) => {
@@ -256,7 +293,7 @@ impl Keeper {
     }
 
     async fn renew(&self, lease: LeaseId) -> Heard {
-        let sent_at = Instant::now();
+        let sent_at = Sent::now();
         match self.within(self.store.lease_keep_alive(lease)).await {
             Ok(ttl) => Heard::Renewed { ttl, sent_at },
             Err(MetaError::LeaseNotFound) => {
@@ -274,5 +311,23 @@ impl Keeper {
     async fn within<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let given_up = |_| MetaError::Unknown("no answer in time".to_owned());
         timeout(self.options.ttl / 4, call).await.map_err(given_up)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S15: a machine that slept finds its lease in doubt, whatever its monotonic clock says.
+    #[test]
+    fn time_asleep_counts() {
+        let (start, suspended) = (Instant::now(), Duration::from_secs(50));
+        let state =
+            SessionState::Live { lease: LeaseId(7), until: start + Duration::from_secs(8), suspended };
+        let lease = |suspended| state.lease_at(start, suspended);
+        assert_eq!(lease(Duration::from_secs(50)), Some(LeaseId(7)));
+        assert_eq!(lease(Duration::from_millis(50_020)), Some(LeaseId(7)));
+        assert_eq!(lease(Duration::from_secs(57)), Some(LeaseId(7)));
+        assert_eq!(lease(Duration::from_secs(58)), None);
     }
 }

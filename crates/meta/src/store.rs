@@ -44,6 +44,22 @@ pub trait Backend: Send + Sync + 'static {
     async fn snapshot(&self) -> Result<mpsc::Receiver<Result<Bytes>>>;
     /// Gives unused space on disk back.
     async fn defragment(&self) -> Result<()>;
+    /// Whether etcd's alarm `NOSPACE` is raised: nothing is put until it is ended.
+    async fn has_no_space_alarm(&self) -> Result<bool> {
+        Ok(false)
+    }
+    /// Raises or ends that alarm.
+    async fn set_no_space_alarm(&self, _raised: bool) -> Result<()> {
+        Err(crate::error::MetaError::Rejected("this store has no alarms of ours".into()))
+    }
+    /// The record of etcd's users and roles, which is kept beside the keys; empty if there never was one.
+    async fn users(&self) -> Result<Bytes> {
+        Ok(Bytes::new())
+    }
+    /// Replaces that record; durable when it returns.
+    async fn set_users(&self, _record: Bytes) -> Result<()> {
+        Err(crate::error::MetaError::Rejected("this store keeps no users of ours".into()))
+    }
 }
 
 /// An open watch. Dropping it cancels it.

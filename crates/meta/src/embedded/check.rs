@@ -11,12 +11,12 @@ use crate::request::{Delete, Op, Put, Range, Txn};
 /// Compares, operations of one branch, operations of the other: each list at most this long, nested ones counted in.
 pub const MAX_TXN_OPS: usize = 128;
 
-/// Keys and values of one request together; what etcd allows by default.
+/// Keys and values of one request together, unless the options say otherwise; what etcd allows by default.
 pub const MAX_REQUEST_BYTES: usize = 1536 * 1024;
 
-/// Refuses a malformed operation (a transaction with everything inside it).
-pub fn check(op: &Op) -> Result<()> {
-    if bytes_of(op) > MAX_REQUEST_BYTES {
+/// Refuses a malformed operation (a transaction with everything inside it), and one of too many bytes.
+pub fn check(op: &Op, max_bytes: usize) -> Result<()> {
+    if bytes_of(op) > max_bytes {
         return Err(MetaError::TooLarge);
     }
     check_op(op, MAX_TXN_OPS)
@@ -134,6 +134,18 @@ fn bytes_of(op: &Op) -> usize {
     }
 }
 
+/// About how much memory the puts of an operation may come to keep.
+pub fn cost(op: &Op) -> u64 {
+    match op {
+        Op::Range(_) | Op::Delete(_) => 0,
+        Op::Put(put) => (put.key.len() + put.value.len()) as u64,
+        Op::Txn(txn) => {
+            let branch = |ops: &[Op]| ops.iter().map(cost).sum::<u64>();
+            branch(&txn.success).max(branch(&txn.failure))
+        }
+    }
+}
+
 /// Whether an operation can change nothing, whichever way its compares turn out.
 pub fn is_read_only(op: &Op) -> bool {
     match op {
@@ -146,6 +158,10 @@ pub fn is_read_only(op: &Op) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn check(op: &Op) -> Result<()> {
+        super::check(op, MAX_REQUEST_BYTES)
+    }
     use crate::request::Compare;
 
     fn put(key: &'static str) -> Op {

@@ -1,29 +1,31 @@
-//! What the durable side of the store must be able to do: five calls, and what they carry.
+//! What the durable side of the store must be able to do, and what it is handed.
 
-use std::collections::{HashMap, hash_map};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::durable::{BaseJob, FORMAT, Written};
+use super::history::Change;
 use crate::error::MetaError;
 use crate::kv::{KeyValue, LeaseId, Revision};
-use crate::request::Event;
-
-use super::history::Change;
 
 /// Keeps the store durable. Only the writer calls it, so it needs no locks; every call may block.
 pub trait Engine: Send + 'static {
-    /// Everything that was kept, once, at the beginning.
-    fn load(&mut self) -> Result<Loaded, EngineError>;
-    /// Makes entries durable, all or none of them, and folds old history if asked to. They are when it returns.
-    fn append(&mut self, entries: &[Entry], fold: Option<Fold<'_>>) -> Result<(), EngineError>;
-    /// Gives unused space on disk back.
-    fn defragment(&mut self) -> Result<(), EngineError>;
+    /// Makes entries durable, all or none of them. They are when it returns; `Full` leaves no trace of them.
+    fn append(&mut self, entries: &[Entry]) -> Result<(), EngineError>;
+    /// Proves that the last entries are durable, so that damage to them cannot be taken for a torn write later.
+    fn settle(&mut self) -> Result<(), EngineError>;
+    /// Whether it is time to write down what lived at a revision.
+    fn base_due(&self, need: Need, revision: Revision) -> bool;
+    /// Begins to write down what lived at a revision, unless another base is being written.
+    fn begin_base(&mut self, wanted: Base) -> Option<BaseJob>;
+    /// A base is on disk: what it makes superfluous can go.
+    fn finish_base(&mut self, written: Written);
     /// How much space is taken, and how much of it is in use.
     fn size(&self) -> DiskSize;
-    /// Ends: a store that was closed opens faster.
+    /// Ends; the directory is free when it returns.
     fn close(self: Box<Self>) -> Result<(), EngineError>;
 }
 
@@ -38,52 +40,75 @@ pub enum Entry {
     LeaseEnded(LeaseId),
     /// History before this revision may not be read any more.
     Compacted(Revision),
+    /// The record of users and roles was replaced.
+    Users(Bytes),
+    /// The alarm `NOSPACE` was raised or disarmed.
+    Alarm(bool),
 }
 
-/// Old history that is no longer needed as history: the engine keeps only what it left behind.
-pub struct Fold<'a> {
-    /// Consecutive changes, going on from the last fold.
-    pub changes: &'a [Arc<Change>],
+/// An entry as read back: what the keys held before a change is not kept on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Logged {
+    /// A revision and the versions that it wrote.
+    Change(Revision, Vec<Arc<KeyValue>>),
+    /// A lease was granted.
+    LeaseGranted(LeaseId, Duration),
+    /// A lease ended.
+    LeaseEnded(LeaseId),
+    /// History before this revision may not be read any more.
+    Compacted(Revision),
+    /// The record of users and roles was replaced.
+    Users(Bytes),
+    /// The alarm `NOSPACE` was raised or disarmed.
+    Alarm(bool),
 }
 
-impl Fold<'_> {
-    /// For each key the version before the fold and the one after it.
-    pub fn net(&self) -> Vec<(Option<&KeyValue>, &KeyValue)> {
-        let mut net: Vec<(Option<&KeyValue>, &KeyValue)> = Vec::new();
-        let mut position: HashMap<&Bytes, usize> = HashMap::new();
-        for Event { kv, prev } in self.changes.iter().flat_map(|change| &change.events) {
-            match position.entry(&kv.key) {
-                hash_map::Entry::Occupied(at) => net[*at.get()].1 = kv,
-                hash_map::Entry::Vacant(at) => {
-                    at.insert(net.len());
-                    net.push((prev.as_deref(), kv));
-                }
-            }
-        }
-        net
-    }
+/// How badly a base is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// If it frees more than it costs.
+    WhenWorthIt,
+    /// If it frees anything.
+    Now,
 }
 
-/// A revision and the versions that it wrote, as read back: what the keys held before is not kept on disk.
-pub type LoggedChange = (Revision, Vec<Arc<KeyValue>>);
+/// What a base is made of, besides the keys.
+#[derive(Debug)]
+pub struct Base {
+    /// What lived at this revision.
+    pub revision: Revision,
+    /// History before this may not be read.
+    pub compacted: Revision,
+    /// The change right after `revision`.
+    pub undone: Arc<Change>,
+    /// The leases that live now.
+    pub leases: Vec<(LeaseId, Duration)>,
+    /// What is kept beside the keys.
+    pub beside: Beside,
+}
 
-/// What an engine found when it was opened.
+/// What a store keeps that is not a key: it has no revision and no history.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// The record of users and roles, as it was handed in; empty if there never was one.
+    pub users: Bytes,
+    /// Whether the alarm `NOSPACE` is raised.
+    pub alarm: bool,
+}
+
+/// The base that a store comes back from; the log follows, entry by entry.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Names this store among all that ever were.
-    pub cluster_id: u64,
-    /// Everything that lived at `base_revision`, in key order.
+    /// Everything that lived at `base_revision`.
     pub base: Vec<Arc<KeyValue>>,
     /// The revision of `base`.
     pub base_revision: Revision,
-    /// What happened after it: each revision's new versions, in order and without a gap.
-    pub log: Vec<LoggedChange>,
-    /// The leases that live.
+    /// The leases that lived when the base was made, or a little later.
     pub leases: Vec<(LeaseId, Duration)>,
     /// History before this may not be read.
     pub compacted: Revision,
-    /// What a torn write left behind and was cut off, if there was any.
-    pub torn: Option<String>,
+    /// What was kept beside the keys when the base was made, or a little later.
+    pub beside: Beside,
 }
 
 /// Bytes on disk.
@@ -107,6 +132,9 @@ pub enum EngineError {
     /// Reading or writing failed; what is on disk is not known any more.
     #[error("{0}")]
     Failed(String),
+    /// It has a format that this version does not know.
+    #[error("it has format {0}")]
+    Newer(i64),
 }
 
 impl From<EngineError> for MetaError {
@@ -115,6 +143,7 @@ impl From<EngineError> for MetaError {
             EngineError::Full => MetaError::NoSpace,
             EngineError::Corrupt(what) => MetaError::Corrupt(what),
             EngineError::Failed(what) => MetaError::Storage(what),
+            EngineError::Newer(_) => MetaError::Corrupt(error.to_string()),
         }
     }
 }
@@ -147,6 +176,14 @@ pub enum OpenError {
         /// What was found.
         what: String,
     },
+    /// A restore into it was interrupted.
+    #[error(
+        "data directory {0} is incomplete: a restore into it did not end; run `capstan meta restore` with the same snapshot again"
+    )]
+    Unfinished(String),
+    /// It has data already, where there must be none.
+    #[error("data directory {0} is not empty; choose another one, nothing was changed")]
+    NotEmpty(String),
     /// The operating system said no.
     #[error("data directory {dir} cannot be used: {what}")]
     Unusable {
@@ -163,6 +200,7 @@ impl OpenError {
         let dir = dir.display().to_string();
         match error {
             EngineError::Corrupt(what) => OpenError::Corrupt { dir, what },
+            EngineError::Newer(found) => OpenError::Newer { dir, found, known: FORMAT.into() },
             EngineError::Full | EngineError::Failed(_) => {
                 OpenError::Unusable { dir, what: error.to_string() }
             }
@@ -172,31 +210,26 @@ impl OpenError {
 
 /// The engine of a store that lives only as long as its process: for simulations and tests.
 #[derive(Debug)]
-pub struct Memory {
-    /// The id that the store reports.
-    pub cluster_id: u64,
-}
+pub struct Memory;
 
 impl Engine for Memory {
-    fn load(&mut self) -> Result<Loaded, EngineError> {
-        Ok(Loaded {
-            cluster_id: self.cluster_id,
-            base: Vec::new(),
-            base_revision: Revision::FIRST,
-            log: Vec::new(),
-            leases: Vec::new(),
-            compacted: Revision(-1),
-            torn: None,
-        })
-    }
-
-    fn append(&mut self, _entries: &[Entry], _fold: Option<Fold<'_>>) -> Result<(), EngineError> {
+    fn append(&mut self, _entries: &[Entry]) -> Result<(), EngineError> {
         Ok(())
     }
 
-    fn defragment(&mut self) -> Result<(), EngineError> {
+    fn settle(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
+
+    fn base_due(&self, _need: Need, _revision: Revision) -> bool {
+        false
+    }
+
+    fn begin_base(&mut self, _wanted: Base) -> Option<BaseJob> {
+        None
+    }
+
+    fn finish_base(&mut self, _written: Written) {}
 
     fn size(&self) -> DiskSize {
         DiskSize::default()

@@ -15,18 +15,27 @@ pub struct Change {
     pub events: Box<[Event]>,
 }
 
+impl Change {
+    /// About how much memory it keeps.
+    pub fn cost(&self) -> u64 {
+        self.events.iter().map(|event| event.kv.cost()).sum()
+    }
+}
+
 /// The changes since the last compaction, without a gap.
 #[derive(Debug)]
 pub struct History {
     /// Revision of the first change held, or of the next one if none is.
     first: Revision,
     changes: VecDeque<Arc<Change>>,
+    /// What all of them keep.
+    bytes: u64,
 }
 
 impl History {
     /// An empty history that goes on with this revision.
     pub fn starting_at(first: Revision) -> History {
-        History { first, changes: VecDeque::new() }
+        History { first, changes: VecDeque::new(), bytes: 0 }
     }
 
     /// The oldest revision held, or the next one if none is.
@@ -41,7 +50,24 @@ impl History {
             self.first.0 + self.changes.len() as i64,
             "revisions are consecutive"
         );
+        self.bytes += change.cost();
         self.changes.push_back(change);
+    }
+
+    /// About how much memory it keeps.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The oldest revision from which on the history keeps no more than this.
+    pub fn newest(&self, bytes: u64) -> Option<Revision> {
+        let mut excess = self.bytes.saturating_sub(bytes);
+        let kept = self.changes.iter().find(|change| {
+            let goes = excess > 0;
+            excess = excess.saturating_sub(change.cost());
+            !goes
+        });
+        kept.or(self.changes.back()).map(|change| change.revision)
     }
 
     /// The changes from a revision on, at most so many.
@@ -56,6 +82,8 @@ impl History {
             return None;
         }
         self.first = self.first.next();
-        self.changes.pop_front()
+        let oldest = self.changes.pop_front()?;
+        self.bytes -= oldest.cost();
+        Some(oldest)
     }
 }

@@ -3,7 +3,7 @@
 //! The hub holds no events for a slow watcher: each group has a short ring of deliveries, and who falls out of it reads
 //! on from the history at its own position. So memory does not grow with slowness, and nothing is ever skipped.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,6 +16,9 @@ use crate::request::{Event, EventKind, Watch};
 /// Deliveries that a group keeps for its slower members; behind that they read from the history.
 const RING: usize = 32;
 
+/// Deliveries of a group whose first revision is remembered, for members that fell out of the ring.
+const REMEMBERED: usize = 1024;
+
 /// Some whole revisions of what a group watches.
 #[derive(Debug)]
 pub struct Delivery {
@@ -23,6 +26,8 @@ pub struct Delivery {
     pub revision: Revision,
     /// Their events.
     pub events: Arc<[Event]>,
+    /// How many deliveries of the group there were, this one included.
+    pub number: u64,
 }
 
 /// What a group watches; `from` is each member's own.
@@ -61,6 +66,10 @@ struct Group {
     deliveries: broadcast::Sender<Arc<Delivery>>,
     /// Events of the publication under way.
     pending: Vec<Event>,
+    /// How many deliveries there were.
+    delivered: u64,
+    /// The first revision of each of the last deliveries.
+    firsts: VecDeque<Revision>,
 }
 
 /// All groups, found by the keys that they watch.
@@ -108,7 +117,7 @@ impl Hub {
 
     /// Joins (or founds) the group with this interest; deliveries begin after `published()`.
     pub fn join(&mut self, interest: &Interest) -> broadcast::Receiver<Arc<Delivery>> {
-        if let Some(group) = self.ids.get(interest).and_then(|id| self.groups.get(id)) {
+        if let Some(group) = self.group(interest) {
             return group.deliveries.subscribe();
         }
         let id = self.next_id;
@@ -118,9 +127,33 @@ impl Hub {
             *self.prefix_lengths.entry(interest.keys.start.len()).or_default() += 1;
         }
         let (deliveries, receiver) = broadcast::channel(RING);
-        self.groups.insert(id, Group { interest: interest.clone(), deliveries, pending: Vec::new() });
+        let group = Group {
+            interest: interest.clone(),
+            deliveries,
+            pending: Vec::new(),
+            delivered: 0,
+            firsts: VecDeque::new(),
+        };
+        self.groups.insert(id, group);
         self.ids.insert(interest.clone(), id);
         receiver
+    }
+
+    fn group(&self, interest: &Interest) -> Option<&Group> {
+        self.ids.get(interest).and_then(|id| self.groups.get(id))
+    }
+
+    /// How many deliveries a group has had.
+    pub fn delivered(&self, interest: &Interest) -> u64 {
+        self.group(interest).map_or(0, |group| group.delivered)
+    }
+
+    /// The first revision of the delivery after this one, if it is remembered: between the two the group's keys did not
+    /// change.
+    pub fn next_after(&self, interest: &Interest, delivery: u64) -> Option<Revision> {
+        let group = self.group(interest)?;
+        let back = usize::try_from(group.delivered.checked_sub(delivery)?).ok()?;
+        group.firsts.get(group.firsts.len().checked_sub(back)?).copied()
     }
 
     /// Dissolves the group with this interest if its last member has left.
@@ -201,9 +234,16 @@ impl Hub {
         for id in touched {
             let Some(group) = self.groups.get_mut(&id) else { continue };
             let events: Arc<[Event]> = std::mem::take(&mut group.pending).into();
-            let Some(revision) = events.last().map(|event| event.kv.mod_revision) else { continue };
-            // Nobody listening is fine: the last member is about to leave.
-            group.deliveries.send(Arc::new(Delivery { revision, events })).ok();
+            let (Some(first), Some(last)) = (events.first(), events.last()) else { continue };
+            let revision = last.kv.mod_revision;
+            group.delivered += 1;
+            if group.firsts.len() == REMEMBERED {
+                group.firsts.pop_front();
+            }
+            group.firsts.push_back(first.kv.mod_revision);
+            let delivery = Delivery { revision, events: events.clone(), number: group.delivered };
+            // A group without a listener is fine: the last member is about to leave.
+            group.deliveries.send(Arc::new(delivery)).ok();
         }
     }
 }

@@ -47,6 +47,12 @@ impl Lessor {
         Ok(())
     }
 
+    /// Begins a lease that the log says was granted; one of this id may have been known before.
+    pub fn replay_grant(&mut self, id: LeaseId, ttl: Duration, now: Instant) {
+        self.remove(id);
+        self.restore(id, LeaseEntry { ttl, expires: now + ttl, keys: BTreeSet::new() });
+    }
+
     /// Puts a lease (back) as it was.
     pub fn restore(&mut self, id: LeaseId, entry: LeaseEntry) {
         self.queue.insert((entry.expires, id));

@@ -8,6 +8,7 @@ mod check;
 mod codec;
 mod compaction;
 mod desk;
+mod durable;
 mod engine;
 mod eval;
 mod history;
@@ -16,13 +17,12 @@ mod lessor;
 mod read;
 mod recovery;
 mod snapshot;
-mod sqlite;
 mod tree;
-mod wal;
 mod watcher;
 mod writer;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
 };
@@ -30,14 +30,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use capstan_disk::{Disk, Os};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 pub use check::{MAX_REQUEST_BYTES, MAX_TXN_OPS};
 use desk::{Desk, Medium};
 pub use engine::OpenError;
-pub use snapshot::{RestoreError, restore};
+pub use snapshot::{RESTORE_RAISE, RestoreError, restore, restore_on};
 use writer::{Alone, Command, Reply, Writer};
 
 use crate::error::{MetaError, Result};
@@ -58,8 +60,17 @@ pub const ETCD_VERSION: &str = "3.6.6";
 /// How an embedded store behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Revisions of history to keep; older ones are compacted away by itself. Zero: only when asked.
+    /// Revisions of history to keep; older ones are compacted away by itself. Zero: any number.
     pub history: u64,
+    /// Bytes of history to keep, at most a quarter of the quota. Zero: any number.
+    pub history_bytes: u64,
+    /// Bytes of keys, values and history after which puts are refused and etcd's alarm `NOSPACE` is raised. Zero: any
+    /// number.
+    pub quota_bytes: u64,
+    /// Bytes of keys and values that one request may have.
+    pub request_bytes: usize,
+    /// Bytes of a file of the log before the next one begins.
+    pub log_file_bytes: u64,
     /// Shorter leases are made this long.
     pub min_lease_ttl: Duration,
     /// Makes lease and store ids repeatable, for simulations.
@@ -68,7 +79,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { history: 100_000, min_lease_ttl: Duration::from_secs(2), seed: None }
+        Options {
+            history: 100_000,
+            history_bytes: 256 << 20,
+            quota_bytes: 2 << 30,
+            request_bytes: MAX_REQUEST_BYTES,
+            log_file_bytes: 16 << 20,
+            min_lease_ttl: Duration::from_secs(2),
+            seed: None,
+        }
     }
 }
 
@@ -82,7 +101,21 @@ struct Inner {
     shared: Arc<Shared>,
     desk: Arc<Desk>,
     cluster_id: u64,
+    bounds: Bounds,
     _tasks: Vec<OwnedTask>,
+}
+
+/// What the options allow.
+#[derive(Clone, Copy)]
+struct Bounds {
+    request_bytes: usize,
+    quota_bytes: u64,
+}
+
+impl Bounds {
+    fn of(options: &Options) -> Bounds {
+        Bounds { request_bytes: options.request_bytes, quota_bytes: options.quota_bytes }
+    }
 }
 
 /// What readers, watchers and the writer share.
@@ -90,6 +123,10 @@ struct Shared {
     state: RwLock<State>,
     hub: Mutex<hub::Hub>,
     failure: OnceLock<MetaError>,
+    /// Cancelled when `failure` is set.
+    failing: CancellationToken,
+    /// The alarm `NOSPACE` is raised: nothing is put until it is disarmed.
+    alarm: AtomicBool,
 }
 
 /// The store as it is in memory.
@@ -101,7 +138,31 @@ struct State {
     compacted: Revision,
 }
 
+impl State {
+    /// Drops the oldest change from memory if it may not be read any more; returns how many events it had.
+    fn trim_one(&mut self) -> Option<usize> {
+        let change = self.history.pop_before(self.compacted)?;
+        change.events.iter().for_each(|event| self.tree.compact(&event.kv.key, self.compacted));
+        Some(change.events.len())
+    }
+}
+
 impl Shared {
+    fn has_alarm(&self) -> bool {
+        self.alarm.load(Ordering::Relaxed)
+    }
+
+    /// Raises or disarms the alarm; returns whether it was raised before.
+    fn set_alarm(&self, raised: bool) -> bool {
+        let before = self.alarm.swap(raised, Ordering::Relaxed);
+        if raised && !before {
+            tracing::warn!(
+                "alarm NOSPACE raised: puts are refused until keys are deleted and it is disarmed"
+            );
+        }
+        before
+    }
+
     fn state(&self) -> Result<RwLockReadGuard<'_, State>> {
         self.failure().map_or(Ok(()), Err)?;
         Ok(self.state.read().unwrap_or_else(PoisonError::into_inner))
@@ -123,6 +184,7 @@ impl Shared {
     /// Nothing is answered any more; the first reason stays.
     fn fail(&self, reason: MetaError) {
         self.failure.get_or_init(|| reason);
+        self.failing.cancel();
         self.hub().dissolve();
     }
 
@@ -138,29 +200,32 @@ impl Embedded {
     /// Outside of a tokio runtime.
     #[must_use]
     pub fn in_memory(options: Options) -> Embedded {
-        let memory = engine::Memory { cluster_id: options.seed.unwrap_or(1) };
-        let recovered = recovery::Recovered::empty(&options);
-        let writer = recovered.writer(Box::new(memory), &options);
-        Embedded::assemble(writer, Medium::Memory, options.seed.unwrap_or(1))
+        let writer = recovery::Recovered::empty().writer(Box::new(engine::Memory), &options);
+        Embedded::assemble(writer, Medium::Memory, options.seed.unwrap_or(1), Bounds::of(&options))
     }
 
     /// Opens the store in a directory, or makes one there. Everything acknowledged before is in it.
     pub async fn open(dir: &Path, options: Options) -> Result<Embedded, OpenError> {
-        let path = dir.to_owned();
-        let opened = tokio::task::spawn_blocking(move || recovery::open(&path, &options)).await;
-        let unusable = |what: String| OpenError::Unusable { dir: dir.display().to_string(), what };
-        let (writer, cluster_id) = opened.map_err(|error| unusable(error.to_string()))??;
-        Ok(Embedded::assemble(writer, Medium::Disk, cluster_id))
+        Embedded::open_on(Arc::new(Os), dir, options).await
     }
 
-    fn assemble(writer: Writer, medium: Medium, cluster_id: u64) -> Embedded {
+    /// The same on a given disk.
+    pub async fn open_on(disk: Arc<dyn Disk>, dir: &Path, options: Options) -> Result<Embedded, OpenError> {
+        let (path, bounds) = (dir.to_owned(), Bounds::of(&options));
+        let opened = tokio::task::spawn_blocking(move || recovery::open(disk, &path, &options)).await;
+        let unusable = |what: String| OpenError::Unusable { dir: dir.display().to_string(), what };
+        let (writer, cluster_id) = opened.map_err(|error| unusable(error.to_string()))??;
+        Ok(Embedded::assemble(writer, Medium::Disk, cluster_id, bounds))
+    }
+
+    fn assemble(writer: Writer, medium: Medium, cluster_id: u64, bounds: Bounds) -> Embedded {
         let shared = writer.shared.clone();
         let desk = Arc::new(Desk::new(writer, medium));
         let mut tasks = vec![OwnedTask::spawn(tick(Arc::downgrade(&desk)))];
         if medium == Medium::Memory {
             tasks.push(OwnedTask::spawn(desk::serve_memory(Arc::downgrade(&desk))));
         }
-        Embedded { inner: Arc::new(Inner { shared, desk, cluster_id, _tasks: tasks }) }
+        Embedded { inner: Arc::new(Inner { shared, desk, cluster_id, bounds, _tasks: tasks }) }
     }
 
     /// Stops the store: what was acknowledged is on disk, the directory is free when this returns.
@@ -172,6 +237,16 @@ impl Embedded {
     #[must_use]
     pub fn failure(&self) -> Option<MetaError> {
         self.inner.shared.failure()
+    }
+
+    /// Waits until the disk fails or a write panics: nothing is answered any more, and the process should end. A store that
+    /// is closed does not fail.
+    pub async fn failed(&self) -> MetaError {
+        self.inner.shared.failing.cancelled().await;
+        match self.failure() {
+            Some(error) if error != MetaError::Stopped => error,
+            Some(_) | None => std::future::pending().await,
+        }
     }
 
     /// How many watches are open.
@@ -188,7 +263,7 @@ impl Embedded {
     }
 
     async fn write(&self, op: Op) -> Result<OpResult> {
-        check::check(&op)?;
+        check::check(&op, self.inner.bounds.request_bytes)?;
         if check::is_read_only(&op) {
             let state = self.inner.shared.state()?;
             let context =
@@ -284,8 +359,7 @@ impl Backend for Embedded {
     }
 
     async fn leases(&self) -> Result<Vec<LeaseId>> {
-        let granted = self.ask(Command::Leases).await?;
-        Ok(granted.into_iter().map(|(id, _)| id).collect())
+        self.ask(Command::Leases).await
     }
 
     async fn compact(&self, revision: Revision) -> Result<Revision> {
@@ -301,6 +375,7 @@ impl Backend for Embedded {
             version: ETCD_VERSION.into(),
             db_size: size.total,
             db_size_in_use: size.in_use,
+            db_size_quota: self.inner.bounds.quota_bytes,
             cluster_id: self.inner.cluster_id,
             member_id: self.inner.cluster_id.rotate_left(32) | 1,
             term: 2,
@@ -313,6 +388,22 @@ impl Backend for Embedded {
 
     async fn defragment(&self) -> Result<()> {
         self.ask(|reply| Command::Alone(Alone::Defragment(reply))).await
+    }
+
+    async fn has_no_space_alarm(&self) -> Result<bool> {
+        Ok(self.inner.shared.has_alarm())
+    }
+
+    async fn set_no_space_alarm(&self, raised: bool) -> Result<()> {
+        self.ask(|reply| Command::SetAlarm(raised, reply)).await
+    }
+
+    async fn users(&self) -> Result<Bytes> {
+        Ok(self.ask(|reply| Command::Alone(Alone::Present(reply))).await?.users)
+    }
+
+    async fn set_users(&self, record: Bytes) -> Result<()> {
+        self.ask(|reply| Command::SetUsers(record, reply)).await
     }
 }
 

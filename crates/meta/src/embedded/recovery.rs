@@ -1,35 +1,30 @@
 //! How does a store come back? From the base and the log that the engine kept, replayed into memory.
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
+use capstan_disk::Disk;
 use rand::RngExt as _;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+use super::codec::damaged;
 use super::compaction::Compaction;
-use super::engine::{Engine, Loaded, OpenError};
+use super::engine::{Beside, Engine, EngineError, Loaded, Logged, OpenError};
 use super::history::{Change, History};
 use super::hub::Hub;
 use super::lessor::Lessor;
-use super::sqlite::Sqlite;
 use super::tree::Tree;
 use super::writer::Writer;
-use super::{Options, Shared, State, ids};
-use crate::error::{MetaError, Result};
-use crate::kv::{KeyRange, Revision};
+use super::{Options, Shared, State, durable, ids};
+use crate::kv::{KeyRange, KeyValue, Revision};
 use crate::request::Event;
 
 /// Opens a data directory and rebuilds what it holds. Blocking.
-pub fn open(dir: &Path, options: &Options) -> Result<(Writer, u64), OpenError> {
-    let mut engine = Sqlite::open(dir, ids(options).random())?;
-    let loaded = engine.load().map_err(|error| OpenError::from_engine(dir, error))?;
-    if let Some(torn) = &loaded.torn {
-        tracing::warn!(dir = %dir.display(), what = %torn, "cut off a torn write: it was never acknowledged");
-    }
-    let cluster_id = loaded.cluster_id;
-    let corrupt =
-        |error: MetaError| OpenError::Corrupt { dir: dir.display().to_string(), what: error.to_string() };
-    let recovered = Recovered::replay(loaded, options).map_err(corrupt)?;
+pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<(Writer, u64), OpenError> {
+    let (engine, recovered) = durable::open(disk, dir, options.log_file_bytes, ids(options).random())?;
+    let cluster_id = engine.cluster_id();
     Ok((recovered.writer(Box::new(engine), options), cluster_id))
 }
 
@@ -37,56 +32,86 @@ pub fn open(dir: &Path, options: &Options) -> Result<(Writer, u64), OpenError> {
 pub struct Recovered {
     state: State,
     lessor: Lessor,
-    keep: u64,
+    base_revision: Revision,
+    beside: Beside,
+    now: Instant,
 }
 
 impl Recovered {
     /// A store that nothing was ever written to.
-    pub fn empty(options: &Options) -> Recovered {
-        let state = State {
-            tree: Tree::default(),
-            history: History::starting_at(Revision::FIRST.next()),
-            visible: Revision::FIRST,
-            compacted: Revision(-1),
-        };
-        Recovered { state, lessor: Lessor::default(), keep: options.history }
+    pub fn empty() -> Recovered {
+        let (base_revision, compacted) = (Revision::FIRST, Revision(-1));
+        let beside = Beside::default();
+        Recovered::begin(Loaded { base: Vec::new(), base_revision, leases: Vec::new(), compacted, beside })
     }
 
-    /// Applies the log to the base.
-    pub fn replay(loaded: Loaded, options: &Options) -> Result<Recovered> {
-        let now = Instant::now();
-        let mut lessor = Lessor::default();
-        for (id, ttl) in loaded.leases {
-            lessor.grant(id, ttl, now)?;
-        }
-        let mut state = State {
-            tree: Tree::from_sorted(loaded.base),
+    /// The store as its base has it.
+    pub fn begin(loaded: Loaded) -> Recovered {
+        let state = State {
+            tree: Tree::from_versions(loaded.base),
             history: History::starting_at(loaded.base_revision.next()),
             visible: loaded.base_revision,
             compacted: loaded.compacted,
         };
-        for (revision, versions) in loaded.log {
-            let mut events = Vec::with_capacity(versions.len());
-            for kv in versions {
-                let prev = state.tree.get(&kv.key, revision).cloned();
-                state.tree.push(kv.clone());
-                events.push(Event { kv, prev });
+        let (lessor, now) = (Lessor::default(), Instant::now());
+        let Loaded { base_revision, beside, .. } = loaded;
+        let mut recovered = Recovered { state, lessor, base_revision, beside, now };
+        loaded.leases.into_iter().for_each(|(id, ttl)| recovered.lessor.replay_grant(id, ttl, now));
+        recovered
+    }
+
+    /// The newest revision so far.
+    pub fn revision(&self) -> Revision {
+        self.state.visible
+    }
+
+    /// Applies the next entry of the log. Leases of the base may be newer than the entry; what the log says of one last is
+    /// what holds.
+    pub fn apply(&mut self, logged: Logged) -> Result<(), EngineError> {
+        match logged {
+            // The file began before the base did.
+            Logged::Change(revision, _) if revision <= self.base_revision => {}
+            Logged::Change(revision, versions) => self.change(revision, versions)?,
+            Logged::LeaseGranted(id, ttl) => self.lessor.replay_grant(id, ttl, self.now),
+            Logged::LeaseEnded(id) => drop(self.lessor.remove(id)),
+            Logged::Users(record) => self.beside.users = record,
+            Logged::Alarm(raised) => self.beside.alarm = raised,
+            Logged::Compacted(revision) => {
+                self.state.compacted = self.state.compacted.max(revision);
+                while self.state.trim_one().is_some() {}
             }
-            state.history.push(Arc::new(Change { revision, events: events.into() }));
-            state.visible = revision;
         }
-        state.tree.visit(&KeyRange::all(), state.visible, |kv| lessor.attach(kv.lease, &kv.key));
-        Ok(Recovered { state, lessor, keep: options.history })
+        Ok(())
+    }
+
+    fn change(&mut self, revision: Revision, versions: Vec<Arc<KeyValue>>) -> Result<(), EngineError> {
+        let State { tree, history, visible, .. } = &mut self.state;
+        if revision != visible.next() {
+            return Err(damaged(format!("revision {visible} is followed by {revision}")));
+        }
+        let mut events = Vec::with_capacity(versions.len());
+        for kv in versions {
+            let prev = tree.get(&kv.key, revision).cloned();
+            tree.push(kv.clone());
+            events.push(Event { kv, prev });
+        }
+        history.push(Arc::new(Change { revision, events: events.into() }));
+        *visible = revision;
+        Ok(())
     }
 
     /// The writer that goes on with it.
-    pub fn writer(self, engine: Box<dyn Engine>, options: &Options) -> Writer {
+    pub fn writer(mut self, engine: Box<dyn Engine>, options: &Options) -> Writer {
         let head = self.state.visible;
-        let compaction = Compaction::new(self.state.compacted, self.keep);
+        let compaction = Compaction::new(self.state.compacted, options);
+        let lessor = &mut self.lessor;
+        self.state.tree.visit(&KeyRange::all(), head, |kv| lessor.attach(kv.lease, &kv.key));
         let shared = Shared {
             hub: Mutex::new(Hub::new(head)),
             state: RwLock::new(self.state),
             failure: OnceLock::new(),
+            failing: CancellationToken::new(),
+            alarm: AtomicBool::new(self.beside.alarm),
         };
         Writer {
             shared: Arc::new(shared),
@@ -95,6 +120,9 @@ impl Recovered {
             compaction,
             head,
             min_lease_ttl: options.min_lease_ttl,
+            users: self.beside.users,
+            quota_bytes: options.quota_bytes,
+            base_after: None,
             ids: ids(options),
         }
     }

@@ -4,19 +4,20 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{BufMut, Bytes};
+use capstan_disk::{Disk, Os};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use super::engine::{EngineError, OpenError};
-use super::sqlite::Sqlite;
-use super::writer::Command;
-use super::{Embedded, codec};
+use super::durable::{self, Contents};
+use super::engine::{Beside, OpenError};
+use super::writer::{Alone, Command, Present};
+use super::{Embedded, Options, codec};
+use crate::clock;
 use crate::error::{MetaError, Result};
-use crate::kv::{KeyRange, KeyValue, LeaseId, Revision};
+use crate::kv::{KeyRange, LeaseId, Revision};
 use crate::task::spawn_producer;
 
 /// The first bytes of every snapshot; the digit is its format.
@@ -33,8 +34,17 @@ const FRAMES_AHEAD: usize = 4;
 
 #[derive(Serialize, Deserialize)]
 enum Frame {
-    Header { revision: Revision, cluster_id: u64, leases: Vec<(LeaseId, u64)> },
-    End { keys: u64 },
+    Header {
+        revision: Revision,
+        cluster_id: u64,
+        leases: Vec<(LeaseId, u64)>,
+        /// The record of users and roles, in hex.
+        #[serde(default)]
+        users: String,
+    },
+    End {
+        keys: u64,
+    },
 }
 
 /// A file that cannot be restored.
@@ -46,25 +56,20 @@ pub enum RestoreError {
     /// It could not be read.
     #[error("cannot read the snapshot: {0}")]
     Io(#[from] std::io::Error),
-    /// The directory has data already.
-    #[error("data directory {0} is not empty; choose another one, nothing was changed")]
-    NotEmpty(String),
     /// The directory cannot be used.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Writing failed.
-    #[error("cannot write the data directory: {0}")]
-    Write(String),
 }
 
 /// Streams everything that lives at the newest revision.
 pub async fn save(store: &Embedded) -> Result<mpsc::Receiver<Result<Bytes>>> {
-    let leases = store.ask(Command::Leases).await?;
-    let revision = store.inner.shared.visible();
+    let Present { revision, leases, users } =
+        store.ask(|reply| Command::Alone(Alone::Present(reply))).await?;
     let header = Frame::Header {
         revision,
         cluster_id: store.inner.cluster_id,
         leases: leases.into_iter().map(|(id, ttl)| (id, ttl.as_secs())).collect(),
+        users: users.iter().map(|byte| format!("{byte:02x}")).collect(),
     };
     let (frames, receiver) = mpsc::channel(FRAMES_AHEAD);
     let store = store.clone();
@@ -98,7 +103,7 @@ async fn send_all(
             }
             after = state.tree.visit_from(&KeyRange::all(), after.as_ref(), KEYS_PER_FRAME, at, &mut |kv| {
                 keys += 1;
-                put_row(&mut rows, kv);
+                codec::put_row(&mut rows, kv);
             });
         }
         frames.send(Ok(framed(&rows))).await.map_err(gone)?;
@@ -122,33 +127,34 @@ fn framed(payload: &[u8]) -> Bytes {
     frame.into()
 }
 
-fn put_row(rows: &mut Vec<u8>, kv: &KeyValue) {
-    let row = codec::base_row(kv);
-    rows.put_u32_le(kv.key.len() as u32);
-    rows.put_u32_le(row.len() as u32);
-    rows.extend_from_slice(&kv.key);
-    rows.extend_from_slice(&row);
+/// A restored store goes on at least this many revisions after its snapshot. The store that was saved may have gone on
+/// since, and its clients may have seen what it wrote: no revision that they know may come to mean something else. Etcd's
+/// own recommendation for its `--bump-revision`.
+pub const RESTORE_RAISE: i64 = 1_000_000_000;
+
+/// A store that is restored from the same snapshot again goes on further than the first time: by one revision for each of
+/// these that has passed since, which is more than a store can have written.
+const ONE_REVISION: Duration = Duration::from_micros(10);
+
+/// How many revisions after its snapshot a store goes on that is restored now.
+fn raise(since_epoch: Duration) -> i64 {
+    let passed = since_epoch.as_micros() / ONE_REVISION.as_micros();
+    RESTORE_RAISE.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX))
 }
 
-/// What a snapshot holds.
-struct Contents {
-    revision: Revision,
-    cluster_id: u64,
-    leases: Vec<(LeaseId, Duration)>,
-    keys: Vec<Arc<KeyValue>>,
+/// Makes a data directory from a snapshot. All of it is read and checked before anything is written. If it does not get to
+/// its end, the directory cannot be opened, and the same can be done again. Blocking.
+pub fn restore(snapshot: impl Read, dir: &Path) -> Result<Revision, RestoreError> {
+    restore_on(&Os, snapshot, dir)
 }
 
-/// Makes a data directory from a snapshot. All of it is read and checked before anything is written. Blocking.
-pub fn restore(mut snapshot: impl Read, dir: &Path) -> Result<Revision, RestoreError> {
-    let contents = read_all(&mut snapshot)?;
-    if dir.join(super::sqlite::FILE).try_exists()? {
-        return Err(RestoreError::NotEmpty(dir.display().to_string()));
-    }
-    let mut engine = Sqlite::open(dir, contents.cluster_id)?;
-    let write = |error: EngineError| RestoreError::Write(error.to_string());
-    engine.fill(&contents.keys, contents.revision, &contents.leases).map_err(write)?;
-    super::engine::Engine::close(Box::new(engine)).map_err(write)?;
-    Ok(contents.revision)
+/// The same on a given disk.
+pub fn restore_on(disk: &dyn Disk, mut snapshot: impl Read, dir: &Path) -> Result<Revision, RestoreError> {
+    let saved = read_all(&mut snapshot)?;
+    let revision = Revision(saved.revision.0.saturating_add(raise(clock::since_epoch())));
+    let contents = Contents { revision, compacted: revision, ..saved };
+    durable::create(disk, dir, Options::default().log_file_bytes, &contents)?;
+    Ok(revision)
 }
 
 fn read_all(snapshot: &mut impl Read) -> Result<Contents, RestoreError> {
@@ -162,11 +168,17 @@ fn read_all(snapshot: &mut impl Read) -> Result<Contents, RestoreError> {
     loop {
         let payload = read_frame(snapshot)?;
         match (payload.split_first(), &mut contents) {
-            (Some((b'K', rows)), Some(contents)) => read_rows(rows, &mut contents.keys)?,
+            (Some((b'K', rows)), Some(contents)) => codec::read_rows(rows, &mut contents.keys)
+                .map_err(|error| RestoreError::Damaged(error.to_string()))?,
             (Some((b'J', json)), _) => match (serde_json::from_slice(json), &mut contents) {
-                (Ok(Frame::Header { revision, cluster_id, leases }), None) => {
+                (Ok(Frame::Header { revision, cluster_id, leases, users }), None) => {
                     let leases = leases.into_iter().map(|(id, ttl)| (id, Duration::from_secs(ttl))).collect();
-                    contents = Some(Contents { revision, cluster_id, leases, keys: Vec::new() });
+                    let compacted = revision;
+                    let users = unhex(&users).ok_or_else(|| damaged("its users cannot be read"))?;
+                    // Alarms are about the store that was saved, not about the one that is made of it.
+                    let beside = Beside { users, alarm: false };
+                    let keys = Vec::new();
+                    contents = Some(Contents { revision, compacted, cluster_id, leases, keys, beside });
                 }
                 (Ok(Frame::End { keys }), Some(_)) => {
                     let contents = contents.filter(|contents| contents.keys.len() as u64 == keys);
@@ -177,6 +189,12 @@ fn read_all(snapshot: &mut impl Read) -> Result<Contents, RestoreError> {
             _ => return Err(damaged("a frame is out of place")),
         }
     }
+}
+
+fn unhex(text: &str) -> Option<Bytes> {
+    let digits = text.as_bytes();
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    if digits.len().is_multiple_of(2) { digits.chunks(2).map(pair).collect() } else { None }
 }
 
 fn read_frame(snapshot: &mut impl Read) -> Result<Vec<u8>, RestoreError> {
@@ -194,18 +212,4 @@ fn read_frame(snapshot: &mut impl Read) -> Result<Vec<u8>, RestoreError> {
     let payload =
         codec::unsealed(b"snapshot", &sealed).map_err(|error| RestoreError::Damaged(error.to_string()))?;
     Ok(payload.to_vec())
-}
-
-fn read_rows(mut rows: &[u8], keys: &mut Vec<Arc<KeyValue>>) -> Result<(), RestoreError> {
-    let damaged = || RestoreError::Damaged("a key is cut off".into());
-    while rows.has_remaining() {
-        let key_len = rows.try_get_u32_le().map_err(|_| damaged())? as usize;
-        let row_len = rows.try_get_u32_le().map_err(|_| damaged())? as usize;
-        let (key, rest) = rows.split_at_checked(key_len).ok_or_else(damaged)?;
-        let (row, rest) = rest.split_at_checked(row_len).ok_or_else(damaged)?;
-        let kv = codec::read_base_row(key, row).map_err(|error| RestoreError::Damaged(error.to_string()))?;
-        keys.push(Arc::new(kv));
-        rows = rest;
-    }
-    Ok(())
 }

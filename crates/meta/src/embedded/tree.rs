@@ -19,13 +19,16 @@ type Versions = SmallVec<[Arc<KeyValue>; 1]>;
 #[derive(Debug, Default)]
 pub struct Tree {
     keys: BTreeMap<Bytes, Versions>,
+    /// About how much memory all versions keep.
+    bytes: u64,
 }
 
 impl Tree {
-    /// Builds a tree from one version per key, in key order: fast, and with full nodes.
-    pub fn from_sorted(kvs: Vec<Arc<KeyValue>>) -> Tree {
+    /// Builds a tree from one version per key: fast, and with full nodes.
+    pub fn from_versions(kvs: Vec<Arc<KeyValue>>) -> Tree {
+        let bytes = kvs.iter().map(|kv| kv.cost()).sum();
         let pairs = kvs.into_iter().map(|kv| (kv.key.clone(), Versions::from_buf([kv])));
-        Tree { keys: pairs.collect() }
+        Tree { keys: pairs.collect(), bytes }
     }
 
     /// The version of a key that was live at a revision.
@@ -73,6 +76,7 @@ impl Tree {
 
     /// Adds the newest version of a key.
     pub fn push(&mut self, kv: Arc<KeyValue>) {
+        self.bytes += kv.cost();
         match self.keys.get_mut(&kv.key) {
             Some(versions) => versions.push(kv),
             None => {
@@ -84,7 +88,7 @@ impl Tree {
     /// Takes the newest version of a key away again, because it never became durable.
     pub fn pop(&mut self, key: &[u8]) {
         if let Some(versions) = self.keys.get_mut(key) {
-            versions.pop();
+            self.bytes -= versions.pop().map_or(0, |kv| kv.cost());
             if versions.is_empty() {
                 self.keys.remove(key);
             }
@@ -95,14 +99,19 @@ impl Tree {
     pub fn compact(&mut self, key: &[u8], at: Revision) {
         let Some(versions) = self.keys.get_mut(key) else { return };
         let newest_at = versions.partition_point(|kv| kv.mod_revision <= at).saturating_sub(1);
-        versions.drain(..newest_at);
+        self.bytes -= versions.drain(..newest_at).map(|kv| kv.cost()).sum::<u64>();
         if versions.first().is_some_and(|kv| kv.is_tombstone() && kv.mod_revision <= at) {
-            versions.remove(0);
+            self.bytes -= versions.remove(0).cost();
         }
         versions.shrink_to_fit();
         if versions.is_empty() {
             self.keys.remove(key);
         }
+    }
+
+    /// About how much memory all versions keep.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// How many keys there are, deleted but uncompacted ones included.

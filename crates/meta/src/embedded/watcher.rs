@@ -27,6 +27,8 @@ pub struct Watcher {
     deliveries: broadcast::Receiver<Arc<Delivery>>,
     /// Everything before this was delivered (or not asked for).
     next: Revision,
+    /// The last delivery that was taken.
+    taken: u64,
     /// History up to here must be read before deliveries are.
     replay_through: Revision,
     progress_wanted: bool,
@@ -39,13 +41,20 @@ impl Watcher {
             return Err(MetaError::EmptyWatchRange);
         }
         let interest = Interest::of(watch);
-        let (deliveries, published) = {
+        let (deliveries, published, taken) = {
             let mut hub = shared.hub();
-            (hub.join(&interest), hub.published())
+            (hub.join(&interest), hub.published(), hub.delivered(&interest))
         };
         let next = if watch.from == Revision::ZERO { published.next() } else { watch.from };
-        let watcher =
-            Watcher { shared, interest, deliveries, next, replay_through: published, progress_wanted: false };
+        let watcher = Watcher {
+            shared,
+            interest,
+            deliveries,
+            next,
+            taken,
+            replay_through: published,
+            progress_wanted: false,
+        };
         let compacted = watcher.shared.state()?.compacted;
         watcher.check_compaction(compacted)?;
         Ok(watcher)
@@ -65,8 +74,13 @@ impl Watcher {
         let mut bytes = 0;
         let state = self.shared.state()?;
         self.check_compaction(state.compacted)?;
-        // A store that never changed is at revision 1 and has no history of it.
-        self.next = self.next.max(state.history.first());
+        if self.next < state.history.first() {
+            // A store that never changed is at revision 1 and has no history of it. Anything else would be a gap.
+            if self.next > Revision::FIRST {
+                return Err(MetaError::Compacted { oldest: state.history.first() });
+            }
+            self.next = state.history.first();
+        }
         for change in state.history.from(self.next, REPLAY_REVISIONS) {
             if change.revision > self.replay_through || bytes > REPLAY_BYTES {
                 break;
@@ -86,6 +100,7 @@ impl Watcher {
 
     /// A delivery without what this watch has had already.
     fn accept(&mut self, delivery: &Delivery) -> Option<WatchMessage> {
+        self.taken = delivery.number;
         if delivery.revision < self.next {
             return None;
         }
@@ -117,8 +132,15 @@ impl Watcher {
         }
     }
 
+    /// Was too slow for the ring: goes on from the history, behind the revisions in which its keys did not change. They may
+    /// have been compacted meanwhile, and nothing of them is missed.
     fn fall_back(&mut self) {
-        self.replay_through = self.shared.hub().published();
+        let (published, first_missed) = {
+            let hub = self.shared.hub();
+            (hub.published(), hub.next_after(&self.interest, self.taken))
+        };
+        self.next = first_missed.map_or(self.next, |first| self.next.max(first));
+        self.replay_through = published;
     }
 }
 

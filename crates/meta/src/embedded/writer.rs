@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use rand::RngExt as _;
 use rand::rngs::StdRng;
 use tokio::sync::{mpsc, oneshot};
@@ -14,7 +15,8 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::compaction::{Compaction, Progress};
-use super::engine::{Engine, EngineError, Entry};
+use super::durable::{BaseJob, Written};
+use super::engine::{Base, Beside, Engine, EngineError, Entry, Need};
 use super::eval::{self, Context, Outcome};
 use super::history::Change;
 use super::lessor::{LeaseEntry, Lessor, MAX_TTL_SECONDS};
@@ -31,6 +33,9 @@ const GROUP_BYTES: usize = 4 * 1024 * 1024;
 /// Leases ended in one tick; with two ticks a second, etcd's own rate.
 const EXPIRED_PER_TICK: usize = 500;
 
+/// How long no base is tried after one for which there was no room.
+const BASE_RETRY: Duration = Duration::from_secs(10);
+
 /// How an answer travels back.
 pub type Reply<T> = oneshot::Sender<Result<T>>;
 
@@ -46,22 +51,38 @@ pub enum Command {
     LeaseKeepAlive(LeaseId, Reply<Duration>),
     /// What is known about a lease.
     LeaseInfo(LeaseId, Reply<Option<LeaseInfo>>),
-    /// All leases by expiry, with their time to live.
-    Leases(Reply<Vec<(LeaseId, Duration)>>),
+    /// All leases by expiry.
+    Leases(Reply<Vec<LeaseId>>),
     /// Drop history before a revision.
     Compact(Revision, Reply<Revision>),
+    /// Replace the record of users and roles.
+    SetUsers(Bytes, Reply<()>),
+    /// Raise or disarm the alarm `NOSPACE`.
+    SetAlarm(bool, Reply<()>),
     /// Something that no group can hold.
     Alone(Alone),
 }
 
 /// What is done by itself, after the group before it.
 pub enum Alone {
+    /// What a snapshot begins with.
+    Present(Reply<Present>),
     /// Give space on disk back.
     Defragment(Reply<()>),
     /// How much space is taken.
     Size(Reply<super::engine::DiskSize>),
     /// Stop; answered when everything is closed.
     Close(Reply<()>),
+}
+
+/// What is not a key, as it is at the newest durable revision.
+pub struct Present {
+    /// That revision.
+    pub revision: Revision,
+    /// The leases that live.
+    pub leases: Vec<(LeaseId, Duration)>,
+    /// The record of users and roles.
+    pub users: Bytes,
 }
 
 /// What the writer owns.
@@ -71,7 +92,13 @@ pub struct Writer {
     pub(super) lessor: Lessor,
     pub(super) compaction: Compaction,
     pub(super) head: Revision,
+    /// The record of users and roles.
+    pub(super) users: Bytes,
     pub(super) min_lease_ttl: Duration,
+    /// Bytes of keys and values after which puts are refused; zero: any number.
+    pub(super) quota_bytes: u64,
+    /// No base is tried before this: the disk was full the last time.
+    pub(super) base_after: Option<Instant>,
     pub(super) ids: StdRng,
 }
 
@@ -93,12 +120,16 @@ enum Undo {
     Change(Arc<Change>),
     LeaseGranted(LeaseId),
     LeaseEnded(LeaseId, Box<LeaseEntry>),
+    Compacted { before: Revision },
+    Users { before: Bytes },
+    Alarm { before: bool },
 }
 
 impl Writer {
     /// Takes what is waiting as one group.
     pub fn serve(&mut self, first: Command, commands: &mut mpsc::Receiver<Command>) -> Served {
         let mut group = Group::default();
+        self.compact_by_bytes(&mut group);
         let mut next = Some(first);
         let mut after = None;
         while let Some(command) = next {
@@ -135,10 +166,21 @@ impl Writer {
                 group.answer(reply, result);
             }
             Command::LeaseInfo(id, reply) => group.answer(reply, Ok(self.lessor.info(id, Instant::now()))),
-            Command::Leases(reply) => group.answer(reply, Ok(self.lessor.granted())),
+            Command::Leases(reply) => {
+                let ids = self.lessor.granted().into_iter().map(|(id, _)| id).collect();
+                group.answer(reply, Ok(ids));
+            }
             Command::Compact(revision, reply) => {
                 let result = self.compact(revision, group);
                 group.answer(reply, result);
+            }
+            Command::SetUsers(record, reply) => {
+                self.set_users(record, group);
+                group.answer(reply, Ok(()));
+            }
+            Command::SetAlarm(raised, reply) => {
+                self.set_alarm(raised, group);
+                group.answer(reply, Ok(()));
             }
             Command::Alone(command) => return Some(command),
         }
@@ -146,6 +188,38 @@ impl Writer {
     }
 
     fn write(&mut self, op: Op, group: &mut Group) -> Result<OpResult> {
+        self.check_quota(&op, group)?;
+        self.evaluate(op, group)
+    }
+
+    /// Refuses what would take the store over its quota, and raises etcd's alarm. Deleting goes on.
+    fn check_quota(&self, op: &Op, group: &mut Group) -> Result<()> {
+        let cost = super::check::cost(op);
+        if cost == 0 {
+            return Ok(());
+        }
+        if self.quota_bytes > 0 && self.shared.state()?.tree.bytes() + cost > self.quota_bytes {
+            self.set_alarm(true, group);
+        }
+        if self.shared.has_alarm() { Err(MetaError::NoSpace) } else { Ok(()) }
+    }
+
+    fn set_users(&mut self, record: Bytes, group: &mut Group) {
+        let before = std::mem::replace(&mut self.users, record.clone());
+        group.bytes += record.len();
+        group.entries.push(Entry::Users(record));
+        group.undo.push(Undo::Users { before });
+    }
+
+    fn set_alarm(&self, raised: bool, group: &mut Group) {
+        let before = self.shared.set_alarm(raised);
+        if before != raised {
+            group.entries.push(Entry::Alarm(raised));
+            group.undo.push(Undo::Alarm { before });
+        }
+    }
+
+    fn evaluate(&mut self, op: Op, group: &mut Group) -> Result<OpResult> {
         let context = Context {
             head: self.head,
             compacted: self.compaction.compacted(),
@@ -177,6 +251,9 @@ impl Writer {
         if ttl.as_secs() > MAX_TTL_SECONDS {
             return Err(MetaError::LeaseTtlTooLarge);
         }
+        if self.shared.has_alarm() {
+            return Err(MetaError::NoSpace);
+        }
         let ttl = Duration::from_secs(ttl.as_secs()).max(self.min_lease_ttl);
         let id = if id == LeaseId::NONE { self.free_lease_id() } else { id };
         self.lessor.grant(id, ttl, Instant::now())?;
@@ -198,7 +275,7 @@ impl Writer {
         let keys: Vec<_> = self.lessor.keys(id).ok_or(MetaError::LeaseNotFound)?.cloned().collect();
         let deletions = keys.into_iter().map(|key| Op::Delete(Delete::one(key))).collect();
         let op = Op::Txn(Txn { compares: Vec::new(), success: deletions, failure: Vec::new() });
-        self.write(op, group)?;
+        self.evaluate(op, group)?;
         let Some(entry) = self.lessor.remove(id) else { return Err(MetaError::LeaseNotFound) };
         group.entries.push(Entry::LeaseEnded(id));
         group.undo.push(Undo::LeaseEnded(id, Box::new(entry)));
@@ -216,18 +293,28 @@ impl Writer {
                 tracing::error!(lease = %id, %error, "cannot end expired lease");
             }
         }
-        if let Some(revision) = self.compaction.due(self.shared.visible())
-            && let Err(error) = self.compact(revision, &mut group)
-        {
-            tracing::error!(%revision, %error, "cannot compact");
-        }
+        let due =
+            self.shared.state().ok().and_then(|state| self.compaction.due(state.visible, &state.history));
+        self.compact_at(due, &mut group);
         self.commit(group);
     }
 
+    fn compact_by_bytes(&mut self, group: &mut Group) {
+        let due = self.shared.state().ok().and_then(|state| self.compaction.due_by_bytes(&state.history));
+        self.compact_at(due, group);
+    }
+
+    fn compact_at(&mut self, due: Option<Revision>, group: &mut Group) {
+        let Some(revision) = due else { return };
+        if let Err(error) = self.compact(revision, group) {
+            tracing::error!(%revision, %error, "cannot compact");
+        }
+    }
+
     fn compact(&mut self, revision: Revision, group: &mut Group) -> Result<Revision> {
-        self.compaction.begin(revision, self.shared.visible())?;
-        self.shared.state_mut()?.compacted = revision;
+        let before = self.compaction.begin(revision, self.shared.visible())?;
         group.entries.push(Entry::Compacted(revision));
+        group.undo.push(Undo::Compacted { before });
         Ok(self.head)
     }
 
@@ -239,8 +326,7 @@ impl Writer {
             Err(error) => {
                 self.take_back(group.undo);
                 if *error != MetaError::NoSpace {
-                    tracing::error!(%error, "metadata store failed");
-                    self.shared.fail(error.clone());
+                    self.fail(error.clone());
                 }
             }
         }
@@ -250,23 +336,23 @@ impl Writer {
     }
 
     fn persist(&mut self, group: &Group) -> Result<()> {
-        let fold = self.compaction.fold_if_overdue();
-        if group.entries.is_empty() && fold.is_none() {
-            return self.shared.failure().map_or(Ok(()), Err);
+        self.shared.failure().map_or(Ok(()), Err)?;
+        if group.entries.is_empty() {
+            return Ok(());
         }
         let engine = self.engine.as_mut().ok_or(MetaError::Stopped)?;
-        engine.append(&group.entries, fold)?;
-        self.compaction.folded();
-        Ok(())
+        Ok(engine.append(&group.entries)?)
     }
 
     fn publish(&mut self, changes: &[Arc<Change>]) {
-        let Some(last) = changes.last() else { return };
         if let Ok(mut state) = self.shared.state_mut() {
             changes.iter().for_each(|change| state.history.push(change.clone()));
-            state.visible = last.revision;
+            state.visible = changes.last().map_or(state.visible, |last| last.revision);
+            state.compacted = self.compaction.compacted();
         }
-        self.shared.hub().publish(changes);
+        if !changes.is_empty() {
+            self.shared.hub().publish(changes);
+        }
     }
 
     fn take_back(&mut self, undo: Vec<Undo>) {
@@ -282,35 +368,94 @@ impl Writer {
                 }
                 Undo::LeaseGranted(id) => drop(self.lessor.remove(id)),
                 Undo::LeaseEnded(id, entry) => self.lessor.restore(id, *entry),
+                Undo::Compacted { before } => self.compaction.take_back(before),
+                Undo::Users { before } => self.users = before,
+                Undo::Alarm { before } => drop(self.shared.set_alarm(before)),
             }
         }
     }
 
     /// A little of the work that can wait.
     pub fn tidy(&mut self) -> Progress {
-        let trimmed = self.compaction.trim(&self.shared);
-        let (Some(fold), Some(engine)) = (self.compaction.fold_when_idle(), self.engine.as_mut()) else {
-            return trimmed;
-        };
-        match engine.append(&[], Some(fold)) {
-            Ok(()) => {
-                self.compaction.folded();
-                Progress::More
+        if self.shared.failure().is_some() {
+            return Progress::Done;
+        }
+        if self.compaction.trim(&self.shared) == Progress::More {
+            return Progress::More;
+        }
+        match self.engine.as_mut().map_or(Ok(()), |engine| engine.settle()) {
+            // Proof is a luxury.
+            Ok(()) | Err(EngineError::Full) => {}
+            Err(error) => self.fail(error.into()),
+        }
+        Progress::Done
+    }
+
+    /// A base to be written, if it is time for one. It is handed back to [`Writer::finish_base`].
+    pub fn begin_base(&mut self, need: Need) -> Option<BaseJob> {
+        if self.base_after.is_some_and(|after| Instant::now() < after) && need == Need::WhenWorthIt {
+            return None;
+        }
+        let engine = self.engine.as_mut()?;
+        let state = self.shared.state().ok()?;
+        let compacted = state.compacted;
+        // The tree can be read at the compacted revision, and a watch may begin there: the base is what was before it.
+        let undone = state.history.from(compacted, 1).next().filter(|change| change.revision == compacted)?;
+        let revision = Revision(compacted.0 - 1);
+        if !engine.base_due(need, revision) {
+            return None;
+        }
+        let leases = self.lessor.granted();
+        let beside = Beside { users: self.users.clone(), alarm: self.shared.has_alarm() };
+        let job = engine.begin_base(Base { revision, compacted, undone: undone.clone(), leases, beside })?;
+        self.compaction.pin();
+        Some(job)
+    }
+
+    /// What became of a base.
+    pub fn finish_base(&mut self, outcome: Result<Option<Written>, EngineError>) -> Result<()> {
+        self.compaction.unpin();
+        match (outcome, self.engine.as_mut()) {
+            (Ok(Some(written)), Some(engine)) => engine.finish_base(written),
+            (Ok(_), _) => {}
+            (Err(EngineError::Full), _) => {
+                tracing::warn!("no room to write a base; the log stays as it is");
+                self.base_after = Some(Instant::now() + BASE_RETRY);
+                return Err(MetaError::NoSpace);
             }
-            Err(EngineError::Full) => Progress::Done,
-            Err(error) => {
-                self.shared.fail(error.into());
-                Progress::Done
+            (Err(error), _) => {
+                let error = MetaError::from(error);
+                self.fail(error.clone());
+                return Err(error);
             }
         }
+        Ok(())
+    }
+
+    /// The disk failed: nothing is believed any more.
+    fn fail(&self, error: MetaError) {
+        // A store that was closed has nothing to report.
+        if self.shared.failure().is_none() {
+            tracing::error!(%error, "metadata store failed");
+        }
+        self.shared.fail(error);
+    }
+
+    fn defragment(&mut self) -> Result<()> {
+        let Some(job) = self.begin_base(Need::Now) else { return self.shared.failure().map_or(Ok(()), Err) };
+        let outcome = job.run(&self.shared);
+        self.finish_base(outcome)
     }
 
     fn alone(&mut self, command: Alone) -> Served {
         match command {
             Alone::Defragment(reply) => {
-                let stopped = Err(MetaError::Stopped);
-                let result = self.engine.as_mut().map_or(stopped, |engine| Ok(engine.defragment()?));
-                reply.send(result).ok();
+                reply.send(self.defragment()).ok();
+            }
+            Alone::Present(reply) => {
+                let (revision, leases) = (self.shared.visible(), self.lessor.granted());
+                let present = Present { revision, leases, users: self.users.clone() };
+                reply.send(self.shared.failure().map_or(Ok(present), Err)).ok();
             }
             Alone::Size(reply) => {
                 let size = self.engine.as_ref().map_or_else(Default::default, |engine| engine.size());

@@ -8,11 +8,15 @@ use etcd_client::proto::{PbEvent, PbWatchResponse};
 use super::errors::Failure;
 use super::prefix::Prefix;
 use super::{answer, history};
+use crate::error::MetaError;
 use crate::kv::Revision;
 use crate::request::{Event, WatchMessage};
 
 /// The watch id of an answer to a progress request: it speaks for the whole stream.
 const WHOLE_STREAM: i64 = -1;
+
+/// Streams in a row that may find a server that is behind, before the store counts as one that went back.
+const BEHIND_AT_MOST: u32 = 6;
 
 /// Where a watch stands.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(super) struct Assembler {
     told: i64,
     /// Parts of a response that is not complete.
     fragments: Vec<PbEvent>,
+    /// How many streams in a row began before what the consumer was told.
+    behind: u32,
 }
 
 /// What to do about a response.
@@ -39,7 +45,7 @@ pub(super) enum Step {
 
 impl Assembler {
     pub(super) fn new(prefix: Prefix, from: Revision) -> Assembler {
-        Assembler { prefix, next: from.0, told: 0, fragments: Vec::new() }
+        Assembler { prefix, next: from.0, told: 0, fragments: Vec::new(), behind: 0 }
     }
 
     /// Where a new stream has to begin. Half a response is forgotten: it comes again.
@@ -60,10 +66,7 @@ impl Assembler {
             return Step::End(history::cancelled(&response.cancel_reason, response.compact_revision));
         }
         if response.created {
-            if self.next == 0 {
-                self.next = now.0 + 1;
-            }
-            return Step::Quiet;
+            return self.begin(now);
         }
         let part = response.fragment || !self.fragments.is_empty() || !response.events.is_empty();
         if part {
@@ -76,6 +79,23 @@ impl Assembler {
             return Step::Quiet;
         }
         self.progress(now)
+    }
+
+    /// A stream begins. One whose server has not reached what the consumer was told may have found a member that lags; if it
+    /// stays so, the store went back in time, and what the consumer knows is history that never was.
+    fn begin(&mut self, now: Revision) -> Step {
+        if now.0 < self.told {
+            self.behind += 1;
+            return Step::End(match self.behind < BEHIND_AT_MOST {
+                true => Failure::Broken(format!("the server is at revision {now}, {} was seen", self.told)),
+                false => Failure::Refused(MetaError::Compacted { oldest: now }),
+            });
+        }
+        self.behind = 0;
+        if self.next == 0 {
+            self.next = now.0 + 1;
+        }
+        Step::Quiet
     }
 
     /// Tells the consumer that it has seen everything up to here. A member that lags says less than another one said
@@ -105,7 +125,6 @@ impl Assembler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::MetaError;
     use etcd_client::proto::{PbKeyValue, PbResponseHeader};
 
     fn at(revision: i64) -> PbWatchResponse {
@@ -213,5 +232,19 @@ mod tests {
         let cancelled = PbWatchResponse { canceled: true, compact_revision: 8, ..at(0) };
         let compacted = MetaError::Compacted { oldest: Revision(8) };
         assert_eq!(watch.accept(cancelled, true), Step::End(Failure::Refused(compacted)));
+    }
+
+    #[test]
+    fn a_server_that_stays_behind_went_back() {
+        let mut assembler = assembler(0);
+        assert_eq!(assembler.accept(created(9), true), Step::Quiet);
+        delivered(assembler.accept(events(12, &[(12, "a")]), true));
+        for _ in 1..BEHIND_AT_MOST {
+            assert!(matches!(assembler.accept(created(11), true), Step::End(Failure::Broken(_))));
+        }
+        let back = Failure::Refused(MetaError::Compacted { oldest: Revision(11) });
+        assert_eq!(assembler.accept(created(11), true), Step::End(back));
+        assert_eq!(assembler.accept(created(12), true), Step::Quiet, "a member that lagged");
+        assert!(matches!(assembler.accept(created(11), true), Step::End(Failure::Broken(_))));
     }
 }

@@ -132,6 +132,7 @@ impl Backend for Etcd {
             compacted: link.compacted().await?,
             db_size: u64::try_from(status.db_size).unwrap_or(0),
             db_size_in_use: u64::try_from(status.db_size_in_use).unwrap_or(0),
+            db_size_quota: u64::try_from(status.db_size_quota).unwrap_or(0),
             cluster_id: header.cluster_id,
             member_id: header.member_id,
             term: status.raft_term,

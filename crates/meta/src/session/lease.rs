@@ -5,7 +5,24 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::SessionState;
+use crate::clock;
 use crate::kv::LeaseId;
+
+/// When a request was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub(super) at: Instant,
+    /// How long the machine had been suspended by then, in all.
+    pub(super) suspended: Duration,
+}
+
+impl Sent {
+    pub(super) fn now() -> Sent {
+        // In this order: a suspension between the two counts as one after them.
+        let suspended = clock::suspended();
+        Sent { at: Instant::now(), suspended }
+    }
+}
 
 /// What is known about the process's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +30,7 @@ pub(super) enum Keeping {
     /// There is none.
     Nothing,
     /// It lives for `ttl` from some moment after `sent_at`.
-    Lease { lease: LeaseId, ttl: Duration, sent_at: Instant },
+    Lease { lease: LeaseId, ttl: Duration, sent_at: Sent },
 }
 
 /// What the store said.
@@ -22,11 +39,11 @@ pub(super) enum Heard {
     Granted {
         lease: LeaseId,
         ttl: Duration,
-        sent_at: Instant,
+        sent_at: Sent,
     },
     Renewed {
         ttl: Duration,
-        sent_at: Instant,
+        sent_at: Sent,
     },
     /// There is no such lease.
     Gone,
@@ -57,7 +74,7 @@ impl Keeping {
     pub(super) fn act(self) -> Act {
         match self {
             Keeping::Nothing => Act::Grant,
-            Keeping::Lease { lease, ttl, sent_at } => Act::Renew { lease, at: sent_at + ttl / 3 },
+            Keeping::Lease { lease, ttl, sent_at } => Act::Renew { lease, at: sent_at.at + ttl / 3 },
         }
     }
 
@@ -65,7 +82,8 @@ impl Keeping {
         match self {
             Keeping::Nothing => SessionState::Lost,
             Keeping::Lease { lease, ttl, sent_at } => {
-                SessionState::Live { lease, until: sent_at + ttl.saturating_sub(margin) }
+                let until = sent_at.at + ttl.saturating_sub(margin);
+                SessionState::Live { lease, until, suspended: sent_at.suspended }
             }
         }
     }
@@ -79,10 +97,16 @@ mod tests {
     const MARGIN: Duration = Duration::from_secs(2);
     const LEASE: LeaseId = LeaseId(7);
 
+    const SUSPENDED: Duration = Duration::from_secs(50);
+
+    fn sent(at: Instant) -> Sent {
+        Sent { at, suspended: SUSPENDED }
+    }
+
     #[test]
     fn every_state_and_answer() {
-        let start = Instant::now();
-        let later = start + Duration::from_secs(3);
+        let start = sent(Instant::now());
+        let later = sent(start.at + Duration::from_secs(3));
         let kept = |sent_at| Keeping::Lease { lease: LEASE, ttl: TTL, sent_at };
         let granted = Heard::Granted { lease: LEASE, ttl: TTL, sent_at: start };
         let renewed = Heard::Renewed { ttl: TTL, sent_at: later };
@@ -103,17 +127,14 @@ mod tests {
     #[test]
     fn the_owner_stops_a_margin_before_the_store_can_end_the_lease() {
         let start = Instant::now();
-        let kept = Keeping::Lease { lease: LEASE, ttl: TTL, sent_at: start };
+        let kept = Keeping::Lease { lease: LEASE, ttl: TTL, sent_at: sent(start) };
         assert_eq!(kept.act(), Act::Renew { lease: LEASE, at: start + TTL / 3 });
         let state = kept.state(MARGIN);
-        assert_eq!(state, SessionState::Live { lease: LEASE, until: start + TTL - MARGIN });
-        assert_eq!(state.lease_at(start + TTL - MARGIN - Duration::from_millis(1)), Some(LEASE));
-        assert_eq!(state.lease_at(start + TTL - MARGIN), None);
+        let live = |until| SessionState::Live { lease: LEASE, until, suspended: SUSPENDED };
+        assert_eq!(state, live(start + TTL - MARGIN));
+        assert_eq!(state.lease_at(start + TTL - MARGIN - Duration::from_millis(1), SUSPENDED), Some(LEASE));
+        assert_eq!(state.lease_at(start + TTL - MARGIN, SUSPENDED), None);
         assert_eq!(Keeping::Nothing.state(MARGIN), SessionState::Lost);
-        assert_eq!(
-            kept.state(2 * TTL),
-            SessionState::Live { lease: LEASE, until: start },
-            "never in the past of it"
-        );
+        assert_eq!(kept.state(2 * TTL), live(start), "never in the past of it");
     }
 }

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::claim::{Holder, Sight, Taken, judge};
 use super::{SessionOptions, SessionState};
 use crate::backoff::Backoff;
 use crate::error::{MetaError, Result};
-use crate::kv::{KeyRange, LeaseId};
+use crate::kv::{KeyRange, KeyValue, LeaseId};
 use crate::latest;
 use crate::request::{Compare, CompareTarget, Delete, Put, Relation, Txn};
 use crate::store::Store;
@@ -37,6 +38,12 @@ struct Wish {
     done: Option<LeaseId>,
     /// Whether this version was ever made true.
     settled: bool,
+    /// No other process may have the key.
+    exclusive: bool,
+    /// The other process that has it nevertheless.
+    taken: Option<Taken>,
+    /// The last look at another process's lease.
+    sight: Option<Sight>,
 }
 
 impl Wishes {
@@ -45,12 +52,39 @@ impl Wishes {
     }
 
     pub(super) fn declare(&self, key: Bytes, put: Put) {
-        self.set(key, Some(put));
+        self.set(key, Some(put), false);
+    }
+
+    pub(super) fn claim(&self, key: Bytes, put: Put) {
+        self.set(key, Some(put), true);
     }
 
     pub(super) fn withdraw(&self, key: Bytes) {
         if self.locked().contains_key(&key) {
-            self.set(key, None);
+            self.set(key, None, false);
+        }
+    }
+
+    /// Waits until a claim is settled, or lost to another process.
+    pub(super) async fn claimed(&self, key: &Bytes) -> Result<(), Taken> {
+        let mut news = self.news.subscribe();
+        let decided =
+            |_: &u64| self.locked().get(key).is_none_or(|wish| wish.settled || wish.taken.is_some());
+        // The sender lives as long as `self`.
+        news.wait_for(decided).await.ok();
+        self.locked().get(key).and_then(|wish| wish.taken.clone()).map_or(Ok(()), Err)
+    }
+
+    /// Waits until a claimed key is another process's.
+    pub(super) async fn taken(&self, key: &Bytes) -> Taken {
+        let mut news = self.news.subscribe();
+        loop {
+            if let Some(taken) = self.locked().get(key).and_then(|wish| wish.taken.clone()) {
+                return taken;
+            }
+            if news.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     }
 
@@ -68,11 +102,35 @@ impl Wishes {
         self.tell();
     }
 
-    fn set(&self, key: Bytes, put: Option<Put>) {
+    fn set(&self, key: Bytes, put: Option<Put>, exclusive: bool) {
         {
             let mut wishes = self.locked();
-            let version = wishes.get(&key).map_or(0, |wish| wish.version) + 1;
-            wishes.insert(key, Wish { put, version, done: None, settled: false });
+            let before = wishes.get(&key);
+            let version = before.map_or(0, |wish| wish.version) + 1;
+            // What was claimed stays claimed when its record changes.
+            let exclusive = exclusive || (put.is_some() && before.is_some_and(|wish| wish.exclusive));
+            let wish = Wish { put, version, done: None, settled: false, exclusive, taken: None, sight: None };
+            wishes.insert(key, wish);
+        }
+        self.tell();
+    }
+
+    fn is_exclusive(&self, key: &Bytes) -> bool {
+        self.locked().get(key).is_some_and(|wish| wish.exclusive)
+    }
+
+    /// Remembers a look at another process's lease; returns the one before.
+    fn look(&self, key: &Bytes, sight: Sight) -> Option<Sight> {
+        self.locked().get_mut(key).and_then(|wish| wish.sight.replace(sight))
+    }
+
+    fn lose(&self, taken: Taken) {
+        if let Some(wish) = self.locked().get_mut(taken.key.as_bytes()) {
+            wish.settled = false;
+            if wish.taken.is_none() {
+                tracing::error!(key = taken.key, holder = taken.holder, "key is in use by another process");
+            }
+            wish.taken = Some(taken);
         }
         self.tell();
     }
@@ -105,6 +163,7 @@ impl Wishes {
                 };
                 wish.done = Some(lease);
                 wish.settled = true;
+                (wish.taken, wish.sight) = (None, None);
                 if wish.put.is_none() {
                     wishes.remove(key);
                 }
@@ -123,6 +182,10 @@ impl Wishes {
             }
         }
     }
+}
+
+fn unchanged(kv: &KeyValue) -> Compare {
+    Compare::mod_revision(kv.key.clone(), kv.mod_revision)
 }
 
 /// The task that makes wishes true.
@@ -152,7 +215,7 @@ impl Registrar {
         let mut verify_at = Instant::now() + self.options.verify_every;
         loop {
             news.see();
-            let lease = self.state.borrow_and_update().lease_at(Instant::now());
+            let lease = self.state.borrow_and_update().lease_now();
             let due = lease.map_or_else(Vec::new, |lease| self.wishes.due(lease));
             if let (Some(lease), false) = (lease, due.is_empty()) {
                 self.make_true(lease, &due).await;
@@ -172,12 +235,24 @@ impl Registrar {
 
     async fn make_true(&mut self, lease: LeaseId, due: &[(Bytes, u64, Option<Put>)]) {
         // Writing the same again is harmless, so an unknown outcome is simply tried again.
-        match timeout(self.options.ttl / 2, self.write(lease, due)).await {
-            Ok(Ok(())) => {
-                self.backoff.reset();
-                self.wishes.mark_done(due, lease);
-                return;
+        let claims = due.iter().filter(|(key, _, put)| put.is_some() && self.wishes.is_exclusive(key));
+        let (claims, others): (Vec<_>, Vec<_>) = (claims.cloned().collect(), due.to_vec());
+        let shared: Vec<_> = others.into_iter().filter(|wish| !claims.contains(wish)).collect();
+        let writing = async {
+            self.write(lease, &shared).await?;
+            self.wishes.mark_done(&shared, lease);
+            let mut waiting = false;
+            for claim in claims {
+                match self.claim(lease, &claim).await? {
+                    true => self.wishes.mark_done(&[claim], lease),
+                    false => waiting = true,
+                }
             }
+            Ok(waiting)
+        };
+        match timeout(self.options.ttl / 2, writing).await {
+            Ok(Ok(false)) => return self.backoff.reset(),
+            Ok(Ok(true)) => self.backoff.reset(),
             Ok(Err(MetaError::LeaseNotFound)) => self.doubt.notify_one(),
             Ok(Err(error)) => tracing::debug!(%error, %lease, "registration failed"),
             Err(_) => tracing::debug!(%lease, "registration timed out"),
@@ -187,6 +262,7 @@ impl Registrar {
 
     async fn write(&self, lease: LeaseId, due: &[(Bytes, u64, Option<Put>)]) -> Result<()> {
         let puts = due.iter().filter_map(|(_, _, put)| put.clone());
+        let puts = puts.filter(|put| !self.wishes.is_exclusive(&put.key));
         let txn = puts.fold(Txn::new(), |txn, put| txn.then(put.lease(lease)));
         if !txn.success.is_empty() {
             self.store.commit(txn).await?;
@@ -200,6 +276,33 @@ impl Registrar {
             self.store.commit(Txn::new().when(ours).then(Delete::one(key.clone()))).await?;
         }
         Ok(())
+    }
+
+    /// Writes a key that no other process may have; `false` if one has it, or may have it.
+    async fn claim(&self, lease: LeaseId, (key, _, put): &(Bytes, u64, Option<Put>)) -> Result<bool> {
+        let Some(put) = put.clone() else { return Ok(true) };
+        let found = self.store.get(key.clone()).await?;
+        let guard = match &found {
+            None => Compare::absent(key.clone()),
+            Some(kv) if kv.lease == lease || kv.value == put.value => unchanged(kv),
+            Some(kv) => match self.holder(key, kv).await? {
+                Holder::Gone => unchanged(kv),
+                Holder::Unclear => return Ok(false),
+                Holder::Alive => {
+                    self.wishes.lose(Taken::by(key, kv));
+                    return Ok(false);
+                }
+            },
+        };
+        Ok(self.store.commit(Txn::new().when(guard).then(put.lease(lease))).await?.succeeded)
+    }
+
+    async fn holder(&self, key: &Bytes, kv: &KeyValue) -> Result<Holder> {
+        let info = if kv.lease == LeaseId::NONE { None } else { self.store.lease_info(kv.lease).await? };
+        Ok(info.map_or(Holder::Gone, |info| {
+            let now = Sight::new(kv.lease, &info);
+            judge(self.wishes.look(key, now), now)
+        }))
     }
 
     async fn verify(&self, lease: Option<LeaseId>) {

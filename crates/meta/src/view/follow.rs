@@ -153,6 +153,11 @@ impl Follower {
         message: Result<WatchMessage>,
     ) -> Result<(), End> {
         let message = message?;
+        let shown = self.shared.current.load_full();
+        merge.offer(lane, &message, &shown.tree).map_err(|misfit| match misfit {
+            Misfit::TooFarApart => End::Resume(MetaError::Unavailable(misfit.to_string())),
+            Misfit::Contradiction { .. } | Misfit::WentBack { .. } => End::Relist(misfit.to_string()),
+        })?;
         self.backoff.reset();
         if let Some(lane) = lanes.get_mut(lane) {
             match message {
@@ -160,11 +165,6 @@ impl Follower {
                 WatchMessage::Events { .. } => lane.pulse.heard(Instant::now()),
             }
         }
-        let shown = self.shared.current.load_full();
-        merge.offer(lane, &message, &shown.tree).map_err(|misfit| match misfit {
-            Misfit::TooFarApart => End::Resume(MetaError::Unavailable(misfit.to_string())),
-            Misfit::Contradiction { .. } => End::Relist(misfit.to_string()),
-        })?;
         if let Some((revision, changes)) = merge.ready() {
             let mut tree = shown.tree.clone();
             tree.apply(changes);
@@ -222,22 +222,24 @@ impl Follower {
         }
     }
 
-    /// Lists everything again and shows the result as one step.
+    /// Lists everything again and shows the result as one step. A store that went back in time (it was restored from an
+    /// older copy) is shown as it is: what was shown is history that never was. It counts as an error, and its users see
+    /// a resync.
     async fn relist(&mut self, reason: &str) {
         let shown = self.shared.current.load_full();
         tracing::info!(reason, revision = %shown.revision, "view lists anew");
         loop {
             let asked_at = Instant::now();
             match list(&self.store, &self.ranges, &self.options).await {
-                Ok((revision, kvs)) if revision >= shown.revision => {
+                Ok((revision, kvs)) => {
+                    if revision < shown.revision {
+                        tracing::error!(shown = %shown.revision, store = %revision, "metadata store went back in time");
+                    }
                     let tree = Tree::from_sorted(kvs.into_iter().map(|kv| keep(&shown.tree, kv)).collect());
                     let resyncs = shown.resyncs + 1;
                     self.publish(Snapshot { ranges: self.ranges.clone(), revision, resyncs, tree });
                     self.prove(asked_at);
                     return;
-                }
-                Ok((revision, _)) => {
-                    tracing::error!(shown = %shown.revision, store = %revision, "metadata store went back in time");
                 }
                 Err(error) => tracing::warn!(%error, "view cannot be listed"),
             }
@@ -259,7 +261,8 @@ fn silence(lanes: &[Lane]) -> End {
 /// The entry of a key that did not change stays the same one: it is not decoded again and not seen as a change.
 fn keep(shown: &Tree, kv: Arc<KeyValue>) -> Arc<Entry> {
     match shown.get(&kv.key) {
-        Some(entry) if entry.kv.mod_revision == kv.mod_revision => entry.clone(),
+        // The whole version counts: in a store that went back the same revision may have written something else.
+        Some(entry) if entry.kv == kv => entry.clone(),
         _ => Entry::new(kv),
     }
 }

@@ -25,6 +25,10 @@ pub(super) enum Misfit {
     /// nothing, and only a fresh list helps.
     #[error("a watch brought {key} of revision {revision} after it had declared that revision complete")]
     Contradiction { key: String, revision: Revision },
+    /// The store is at a revision before the one that is shown. A member of a cluster may lag; otherwise it went back in
+    /// time, and what is shown is history that never was. A list says which.
+    #[error("a watch is at revision {claimed}, but {shown} is shown")]
+    WentBack { claimed: Revision, shown: Revision },
 }
 
 /// The watches of a view, one lane for each range.
@@ -53,6 +57,9 @@ impl Merge {
     pub(super) fn offer(&mut self, lane: usize, message: &WatchMessage, shown: &Tree) -> Result<(), Misfit> {
         let Some(lane) = self.lanes.get_mut(lane) else { return Ok(()) };
         let through = match message {
+            WatchMessage::Progress(claimed) if *claimed < self.applied => {
+                return Err(Misfit::WentBack { claimed: *claimed, shown: self.applied });
+            }
             WatchMessage::Progress(revision) => *revision,
             WatchMessage::Events { revision, events } => {
                 lane.take_events(events, shown)?;
@@ -159,6 +166,14 @@ mod tests {
         assert_eq!(shown(&mut merge), Some((8, vec!["b".into()])));
         merge.offer(0, &WatchMessage::Progress(Revision(9)), &tree).unwrap();
         assert_eq!(shown(&mut merge), Some((9, vec!["z".into()])));
+    }
+
+    #[test]
+    fn progress_before_what_is_shown_is_no_progress() {
+        let mut merge = Merge::new(2, Revision(5));
+        let back = merge.offer(1, &WatchMessage::Progress(Revision(4)), &Tree::default());
+        assert_eq!(back, Err(Misfit::WentBack { claimed: Revision(4), shown: Revision(5) }));
+        merge.offer(1, &WatchMessage::Progress(Revision(5)), &Tree::default()).unwrap();
     }
 
     #[test]

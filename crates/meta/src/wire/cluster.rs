@@ -36,8 +36,9 @@ impl Wire {
 impl Cluster for Wire {
     async fn member_list(
         self: Arc<Self>,
-        _: Request<pb::MemberListRequest>,
+        request: Request<pb::MemberListRequest>,
     ) -> Result<Response<pb::MemberListResponse>, Status> {
+        self.permit(request.metadata()).await?.user()?;
         Ok(Response::new(pb::MemberListResponse {
             header: self.header(Revision::ZERO),
             members: vec![self.member()],
@@ -46,8 +47,9 @@ impl Cluster for Wire {
 
     async fn member_add(
         self: Arc<Self>,
-        _: Request<pb::MemberAddRequest>,
+        request: Request<pb::MemberAddRequest>,
     ) -> Result<Response<pb::MemberAddResponse>, Status> {
+        self.permit(request.metadata()).await?.root()?;
         Err(refuse(Code::FailedPrecondition, "the embedded store has one member and takes no other"))
     }
 
@@ -55,6 +57,7 @@ impl Cluster for Wire {
         self: Arc<Self>,
         request: Request<pb::MemberRemoveRequest>,
     ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
+        self.permit(request.metadata()).await?.root()?;
         let why = "re-configuration failed due to not enough started members";
         Err(self.refuse_change(request.into_inner().id, why))
     }
@@ -63,6 +66,7 @@ impl Cluster for Wire {
         self: Arc<Self>,
         request: Request<pb::MemberUpdateRequest>,
     ) -> Result<Response<pb::MemberUpdateResponse>, Status> {
+        self.permit(request.metadata()).await?.root()?;
         let why = "the embedded store has no peers, so no peer addresses";
         Err(self.refuse_change(request.into_inner().id, why))
     }
@@ -71,6 +75,7 @@ impl Cluster for Wire {
         self: Arc<Self>,
         request: Request<pb::MemberPromoteRequest>,
     ) -> Result<Response<pb::MemberPromoteResponse>, Status> {
+        self.permit(request.metadata()).await?.root()?;
         Err(self.refuse_change(request.into_inner().id, "can only promote a learner member"))
     }
 }

@@ -92,9 +92,10 @@ fn too_large(response: Response<Body>) -> Response<Body> {
     response
 }
 
+/// Whether the store answers, and no alarm is raised.
 async fn health(wire: Arc<Wire>) -> Result<Response<Body>, Infallible> {
-    Ok(match wire.revision().await {
-        Ok(_) => page(StatusCode::OK, r#"{"health":"true","reason":""}"#.to_owned()),
+    Ok(match wire.healthy().await {
+        Ok(()) => page(StatusCode::OK, r#"{"health":"true","reason":""}"#.to_owned()),
         Err(status) => {
             let reason = serde_json::Value::from(status.message());
             page(StatusCode::SERVICE_UNAVAILABLE, format!(r#"{{"health":"false","reason":{reason}}}"#))

@@ -28,9 +28,10 @@ impl Election for Wire {
         self: Arc<Self>,
         request: Request<pb::CampaignRequest>,
     ) -> Result<Response<pb::CampaignResponse>, Status> {
-        let pb::CampaignRequest { name, lease, value } = request.into_inner();
+        let (metadata, _, pb::CampaignRequest { name, lease, value }) = request.into_parts();
         let value = Bytes::copy_from_slice(&value);
         let line = line(&name);
+        self.permit_line(&metadata, &line, lease).await?;
         let place = self.line_up(&line, lease, value.clone()).await?;
         let leader =
             pb::LeaderKey { name, key: place.key.clone(), rev: place.revision.0, lease: place.lease.0 };
@@ -45,8 +46,11 @@ impl Election for Wire {
         self: Arc<Self>,
         request: Request<pb::ProclaimRequest>,
     ) -> Result<Response<pb::ProclaimResponse>, Status> {
-        let pb::ProclaimRequest { leader, value } = request.into_inner();
+        let (metadata, _, pb::ProclaimRequest { leader, value }) = request.into_parts();
         let leader = leader.ok_or_else(|| Status::invalid_argument(LEADER_MISSING))?;
+        let permit = self.permit(&metadata).await?;
+        permit.put(&proclamation(&leader, Bytes::new()), &*self.backend).await?;
+        permit.read(&KeyRange::one(leader.key.clone()))?;
         let revision = self.proclaim_as(&leader, Bytes::copy_from_slice(&value)).await?;
         Ok(Response::new(pb::ProclaimResponse { header: self.header(revision) }))
     }
@@ -55,7 +59,11 @@ impl Election for Wire {
         self: Arc<Self>,
         request: Request<pb::LeaderRequest>,
     ) -> Result<Response<pb::LeaderResponse>, Status> {
-        let (leader, revision) = self.first(&line(&request.into_inner().name)).await?;
+        let (metadata, _, pb::LeaderRequest { name }) = request.into_parts();
+        let line = line(&name);
+        let permit = self.permit(&metadata).await?;
+        permit.read(&KeyRange::prefix(line.clone()))?;
+        let (leader, revision) = self.first(&line).await?;
         let leader = leader.ok_or_else(|| Status::unknown(NO_LEADER))?;
         Ok(Response::new(pb::LeaderResponse { header: self.header(revision), kv: Some(WireKv(leader)) }))
     }
@@ -66,7 +74,10 @@ impl Election for Wire {
         self: Arc<Self>,
         request: Request<pb::LeaderRequest>,
     ) -> Result<Response<Self::ObserveStream>, Status> {
-        let observer = Observer { line: line(&request.into_inner().name), wire: self, reign: None };
+        let (metadata, _, pb::LeaderRequest { name }) = request.into_parts();
+        let line = line(&name);
+        self.permit(&metadata).await?.read(&KeyRange::prefix(line.clone()))?;
+        let observer = Observer { line, wire: self, reign: None };
         let leaders = stream::try_unfold(observer, |mut observer| async {
             let answer = observer.next().await?;
             Ok(Some((answer, observer)))
@@ -78,7 +89,11 @@ impl Election for Wire {
         self: Arc<Self>,
         request: Request<pb::ResignRequest>,
     ) -> Result<Response<pb::ResignResponse>, Status> {
-        let leader = request.into_inner().leader.ok_or_else(|| Status::invalid_argument(LEADER_MISSING))?;
+        let (metadata, _, pb::ResignRequest { leader }) = request.into_parts();
+        let leader = leader.ok_or_else(|| Status::invalid_argument(LEADER_MISSING))?;
+        let permit = self.permit(&metadata).await?;
+        permit.write(&KeyRange::one(leader.key.clone()))?;
+        permit.read(&KeyRange::one(leader.key.clone()))?;
         let txn = Txn::new().when(still(&leader)).then(Delete::one(leader.key));
         let result = self.backend.commit(txn).await.map_err(status)?;
         Ok(Response::new(pb::ResignResponse { header: self.header(result.revision) }))
@@ -90,10 +105,14 @@ fn still(leader: &pb::LeaderKey) -> Compare {
     Compare::create_revision(leader.key.clone(), Revision(leader.rev))
 }
 
+/// What a leader puts to proclaim a value.
+fn proclamation(leader: &pb::LeaderKey, value: Bytes) -> Put {
+    Put::new(Bytes::copy_from_slice(&leader.key), value).lease(LeaseId(leader.lease))
+}
+
 impl Wire {
     async fn proclaim_as(&self, leader: &pb::LeaderKey, value: Bytes) -> Result<Revision, Status> {
-        let key = Bytes::copy_from_slice(&leader.key);
-        let txn = Txn::new().when(still(leader)).then(Put::new(key, value).lease(LeaseId(leader.lease)));
+        let txn = Txn::new().when(still(leader)).then(proclamation(leader, value));
         let result = self.backend.commit(txn).await.map_err(status)?;
         if result.succeeded { Ok(result.revision) } else { Err(Status::unknown(NOT_LEADER)) }
     }

@@ -37,7 +37,10 @@ impl Kv for Wire {
         self: Arc<Self>,
         request: Request<pb::RangeRequest>,
     ) -> Result<Response<pb::RangeResponse>, Status> {
-        let range = txn::range(request.into_inner())?;
+        let (metadata, _, request) = request.into_parts();
+        let range = txn::range(request)?;
+        let permit = self.permit(&metadata).await?;
+        permit.read(&range.keys)?;
         let result = self.backend.range(range).await.map_err(status)?;
         Ok(Response::new(txn::range_response(self.header(result.revision), result)))
     }
@@ -48,7 +51,7 @@ impl Kv for Wire {
         self: Arc<Self>,
         request: Request<pb::RangeRequest>,
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
-        let request = request.into_inner();
+        let (metadata, _, request) = request.into_parts();
         let range = txn::range(request)?;
         let filters = [
             range.min_mod_revision,
@@ -60,6 +63,8 @@ impl Kv for Wire {
         if !plain || filters.iter().any(|filter| *filter != Revision::ZERO) {
             return Err(refuse(Code::Unimplemented, "range stream takes neither order nor revision filters"));
         }
+        let permit = self.permit(&metadata).await?;
+        permit.read(&range.keys)?;
         let result = self.backend.range(range).await.map_err(status)?;
         let header = self.header(result.revision);
         Ok(Response::new(Box::pin(stream::iter(chunks(header, result).map(Ok)))))
@@ -69,9 +74,12 @@ impl Kv for Wire {
         self: Arc<Self>,
         request: Request<pb::PutRequest>,
     ) -> Result<Response<pb::PutResponse>, Status> {
-        let request = request.into_inner();
+        let (metadata, _, request) = request.into_parts();
         self.check_size(request.key.len() + request.value.len())?;
-        let result = self.backend.put(txn::put(request)).await.map_err(status)?;
+        let permit = self.permit(&metadata).await?;
+        let put = txn::put(request);
+        permit.put(&put, &*self.backend).await?;
+        let result = self.backend.put(put).await.map_err(status)?;
         Ok(Response::new(txn::put_response(self.header(result.revision), result)))
     }
 
@@ -79,9 +87,12 @@ impl Kv for Wire {
         self: Arc<Self>,
         request: Request<pb::DeleteRangeRequest>,
     ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
-        let request = request.into_inner();
+        let (metadata, _, request) = request.into_parts();
         self.check_size(request.key.len() + request.range_end.len())?;
-        let result = self.backend.delete(txn::delete(request)).await.map_err(status)?;
+        let permit = self.permit(&metadata).await?;
+        let delete = txn::delete(request);
+        permit.delete(&delete)?;
+        let result = self.backend.delete(delete).await.map_err(status)?;
         Ok(Response::new(txn::delete_response(self.header(result.revision), result)))
     }
 
@@ -89,9 +100,12 @@ impl Kv for Wire {
         self: Arc<Self>,
         request: Request<pb::TxnRequest>,
     ) -> Result<Response<pb::TxnResponse>, Status> {
-        let request = request.into_inner();
+        let (metadata, _, request) = request.into_parts();
         self.check_size(request.encoded_len())?;
-        let result = self.backend.commit(txn::txn(request)?).await.map_err(status)?;
+        let txn = txn::txn(request)?;
+        let permit = self.permit(&metadata).await?;
+        permit.txn(&txn, &*self.backend).await?;
+        let result = self.backend.commit(txn).await.map_err(status)?;
         Ok(Response::new(txn::txn_response(self.header(result.revision), result)))
     }
 
@@ -100,7 +114,9 @@ impl Kv for Wire {
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
         // Whether the caller waits for the physical removal is the store's affair: it answers when it is done.
-        let revision = Revision(request.into_inner().revision);
+        let permit = self.permit(request.metadata()).await?;
+        permit.root()?;
+        let revision = Revision(request.get_ref().revision);
         let now = self.backend.compact(revision).await.map_err(status)?;
         Ok(Response::new(pb::CompactionResponse { header: self.header(now) }))
     }

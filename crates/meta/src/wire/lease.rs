@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::stream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::auth::KeyAccess;
 use super::kv::Answers;
 use super::proto::etcdserverpb as pb;
 use super::proto::etcdserverpb::lease_server::Lease;
@@ -20,7 +21,9 @@ impl Lease for Wire {
         self: Arc<Self>,
         request: Request<pb::LeaseGrantRequest>,
     ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
-        let pb::LeaseGrantRequest { ttl, id } = request.into_inner();
+        let permit = self.permit(request.metadata()).await?;
+        permit.user()?;
+        let pb::LeaseGrantRequest { ttl, id } = *request.get_ref();
         // A time to live of nothing or less is raised by the store to its minimum.
         let ttl = Duration::from_secs(u64::try_from(ttl).unwrap_or(0));
         let granted = self.backend.lease_grant(ttl, LeaseId(id)).await.map_err(status)?;
@@ -36,7 +39,9 @@ impl Lease for Wire {
         self: Arc<Self>,
         request: Request<pb::LeaseRevokeRequest>,
     ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
-        let id = LeaseId(request.into_inner().id);
+        let id = LeaseId(request.get_ref().id);
+        let permit = self.permit(request.metadata()).await?;
+        permit.lease(id, KeyAccess::Write, &*self.backend).await?;
         let revision = self.backend.lease_revoke(id).await.map_err(status)?;
         Ok(Response::new(pb::LeaseRevokeResponse { header: self.header(revision) }))
     }
@@ -47,6 +52,7 @@ impl Lease for Wire {
         self: Arc<Self>,
         request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        self.permit(request.metadata()).await?.user()?;
         // One answer for each request, made when the client has room for it: nothing queues up here.
         let renewals = stream::try_unfold((self, request.into_inner()), |(wire, mut requests)| async {
             let request = tokio::select! {
@@ -64,7 +70,12 @@ impl Lease for Wire {
         self: Arc<Self>,
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
-        let pb::LeaseTimeToLiveRequest { id, keys } = request.into_inner();
+        let pb::LeaseTimeToLiveRequest { id, keys } = *request.get_ref();
+        let permit = self.permit(request.metadata()).await?;
+        permit.user()?;
+        if keys {
+            permit.lease(LeaseId(id), KeyAccess::Read, &*self.backend).await?;
+        }
         let info = self.backend.lease_info(LeaseId(id)).await.map_err(status)?;
         let header = self.header_now().await?;
         Ok(Response::new(match info {
@@ -81,8 +92,9 @@ impl Lease for Wire {
 
     async fn lease_leases(
         self: Arc<Self>,
-        _: Request<pb::LeaseLeasesRequest>,
+        request: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
+        self.permit(request.metadata()).await?.user()?;
         let leases = self.backend.leases().await.map_err(status)?;
         Ok(Response::new(pb::LeaseLeasesResponse {
             header: self.header_now().await?,

@@ -10,6 +10,7 @@ use super::proto::v3lockpb::lock_server::Lock;
 use super::queue::line;
 use super::service::Wire;
 use super::status::status;
+use crate::kv::KeyRange;
 use crate::request::{Delete, Range};
 
 #[tonic::async_trait]
@@ -18,8 +19,9 @@ impl Lock for Wire {
         self: Arc<Self>,
         request: Request<pb::LockRequest>,
     ) -> Result<Response<pb::LockResponse>, Status> {
-        let pb::LockRequest { name, lease } = request.into_inner();
+        let (metadata, _, pb::LockRequest { name, lease }) = request.into_parts();
         let line = line(&name);
+        self.permit_line(&metadata, &line, lease).await?;
         let place = self.line_up(&line, lease, Bytes::new()).await?;
         self.wait_first(&line, &place).await?;
         // The lease may have ended while the caller stood in line: then there is no key, and so no lock.
@@ -34,7 +36,9 @@ impl Lock for Wire {
         self: Arc<Self>,
         request: Request<pb::UnlockRequest>,
     ) -> Result<Response<pb::UnlockResponse>, Status> {
-        let key = request.into_inner().key;
+        let (metadata, _, pb::UnlockRequest { key }) = request.into_parts();
+        let permit = self.permit(&metadata).await?;
+        permit.write(&KeyRange::one(key.clone()))?;
         let result = self.backend.delete(Delete::one(key)).await.map_err(status)?;
         Ok(Response::new(pb::UnlockResponse { header: self.header(result.revision) }))
     }

@@ -24,6 +24,9 @@ impl Maintenance for Wire {
         _: Request<pb::StatusRequest>,
     ) -> Result<Response<pb::StatusResponse>, Status> {
         let told = self.backend.status().await.map_err(status)?;
+        let alarm = self.backend.has_no_space_alarm().await.map_err(status)?;
+        let errors =
+            alarm.then(|| format!("memberID:{} alarm:NOSPACE ", told.member_id)).into_iter().collect();
         // There is no replicated log; its index is the revision, which grows in the same way.
         let index = u64::try_from(told.revision.0).unwrap_or(0);
         let minor: Vec<_> = told.version.split('.').take(2).collect();
@@ -36,11 +39,11 @@ impl Maintenance for Wire {
             raft_index: index,
             raft_term: told.term,
             raft_applied_index: index,
-            errors: Vec::new(),
+            errors,
             db_size_in_use: i64::try_from(told.db_size_in_use).unwrap_or(i64::MAX),
             is_learner: false,
             storage_version,
-            db_size_quota: 0,
+            db_size_quota: i64::try_from(told.db_size_quota).unwrap_or(i64::MAX),
         }))
     }
 
@@ -49,31 +52,56 @@ impl Maintenance for Wire {
         request: Request<pb::AlarmRequest>,
     ) -> Result<Response<pb::AlarmResponse>, Status> {
         use pb::alarm_request::AlarmAction;
-        match AlarmAction::try_from(request.into_inner().action) {
-            // A full disk is an error of the write that met it, not a state that somebody must end: no alarm is ever
-            // active, and ending one is done already.
-            Ok(AlarmAction::Get | AlarmAction::Deactivate) => {
-                Ok(Response::new(pb::AlarmResponse { header: self.header_now().await?, alarms: Vec::new() }))
+        {
+            let permit = self.permit(request.metadata()).await?;
+            permit.user()?;
+            if request.get_ref().action != i32::from(AlarmAction::Get) {
+                permit.root()?;
+            }
+        }
+        let request = request.into_inner();
+        let raised = self.backend.has_no_space_alarm().await.map_err(status)?;
+        // `NONE` asks for every alarm. The only one here is `NOSPACE`: damage is reported by not opening the store.
+        let meant = matches!(
+            pb::AlarmType::try_from(request.alarm),
+            Ok(pb::AlarmType::None | pb::AlarmType::Nospace)
+        );
+        let shown = match AlarmAction::try_from(request.action) {
+            Ok(AlarmAction::Get) => raised && meant,
+            Ok(AlarmAction::Deactivate) if raised && meant => {
+                self.backend.set_no_space_alarm(false).await.map_err(status)?;
+                true
+            }
+            Ok(AlarmAction::Deactivate) => false,
+            Ok(AlarmAction::Activate) if request.alarm == i32::from(pb::AlarmType::Nospace) => {
+                self.backend.set_no_space_alarm(true).await.map_err(status)?;
+                true
             }
             Ok(AlarmAction::Activate) => {
-                Err(refuse(Code::Unimplemented, "the embedded store has no alarms to activate"))
+                return Err(refuse(Code::Unimplemented, "the embedded store has no alarm but NOSPACE"));
             }
-            Err(_) => Err(refuse(Code::InvalidArgument, "unknown alarm action")),
-        }
+            Err(_) => return Err(refuse(Code::InvalidArgument, "unknown alarm action")),
+        };
+        let alarm =
+            pb::AlarmMember { member_id: self.identity.member_id, alarm: pb::AlarmType::Nospace.into() };
+        let alarms = if shown { vec![alarm] } else { Vec::new() };
+        Ok(Response::new(pb::AlarmResponse { header: self.header_now().await?, alarms }))
     }
 
     async fn defragment(
         self: Arc<Self>,
-        _: Request<pb::DefragmentRequest>,
+        request: Request<pb::DefragmentRequest>,
     ) -> Result<Response<pb::DefragmentResponse>, Status> {
+        self.permit(request.metadata()).await?.root()?;
         self.backend.defragment().await.map_err(status)?;
         Ok(Response::new(pb::DefragmentResponse { header: self.header_now().await? }))
     }
 
     async fn hash(
         self: Arc<Self>,
-        _: Request<pb::HashRequest>,
+        request: Request<pb::HashRequest>,
     ) -> Result<Response<pb::HashResponse>, Status> {
+        self.permit(request.metadata()).await?.root()?;
         let (hash, revision) = self.hash_at(Revision::ZERO).await?;
         Ok(Response::new(pb::HashResponse { header: self.header(revision), hash }))
     }
@@ -82,6 +110,7 @@ impl Maintenance for Wire {
         self: Arc<Self>,
         request: Request<pb::HashKvRequest>,
     ) -> Result<Response<pb::HashKvResponse>, Status> {
+        self.permit(request.metadata()).await?.root()?;
         let asked = Revision(request.into_inner().revision);
         let compacted = self.backend.status().await.map_err(status)?.compacted;
         let (hash, now) = self.hash_at(asked).await?;
@@ -98,8 +127,9 @@ impl Maintenance for Wire {
 
     async fn snapshot(
         self: Arc<Self>,
-        _: Request<pb::SnapshotRequest>,
+        request: Request<pb::SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
+        self.permit(request.metadata()).await?.root()?;
         Ok(Response::new(snapshot::stream(&self).await?))
     }
 
@@ -107,6 +137,7 @@ impl Maintenance for Wire {
         self: Arc<Self>,
         request: Request<pb::MoveLeaderRequest>,
     ) -> Result<Response<pb::MoveLeaderResponse>, Status> {
+        self.permit(request.metadata()).await?.root()?;
         if request.into_inner().target_id != self.identity.member_id {
             return Err(refuse(Code::FailedPrecondition, "bad leader transferee"));
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio_rustls::rustls;
 
+use super::auth::TokenKind;
 use crate::tls;
 
 /// How a store is served.
@@ -19,6 +20,8 @@ pub struct Options {
     pub advertise_url: Option<String>,
     /// Encryption; none is plain text.
     pub tls: Option<Tls>,
+    /// What tokens of users are, where users are asked for.
+    pub tokens: TokenKind,
     /// The bounds.
     pub limits: Limits,
     /// A watcher that asked for it and hears nothing for this long is told how far it is (at least 100 ms).
@@ -33,6 +36,7 @@ impl Default for Options {
             name: "default".into(),
             advertise_url: None,
             tls: None,
+            tokens: TokenKind::default(),
             limits: Limits::default(),
             progress_notify_interval: Duration::from_secs(600),
             drain: Duration::from_secs(5),

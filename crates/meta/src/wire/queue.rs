@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tonic::Status;
+use tonic::metadata::MetadataMap;
 
+use super::auth::KeyAccess;
 use super::service::Wire;
 use super::status::{status, stopped};
 use crate::error::MetaError;
@@ -60,6 +62,24 @@ impl Drop for Waiting<'_> {
 }
 
 impl Wire {
+    /// Whether a call may stand in a line: it reads all of it and writes a key of it, perhaps with a lease. Asked once; a
+    /// caller may wait for hours, and users and roles can change meanwhile.
+    pub(super) async fn permit_line(
+        &self,
+        metadata: &MetadataMap,
+        line: &Bytes,
+        lease: i64,
+    ) -> Result<(), Status> {
+        let permit = self.permit(metadata).await?;
+        let keys = KeyRange::prefix(line.clone());
+        permit.read(&keys)?;
+        permit.write(&keys)?;
+        match LeaseId(lease) {
+            LeaseId::NONE => Ok(()),
+            lease => permit.lease(lease, KeyAccess::Write, &*self.backend).await,
+        }
+    }
+
     /// Takes a place in a line, or finds the one that this lease already has there.
     pub(super) async fn line_up(&self, line: &[u8], lease: i64, value: Bytes) -> Result<Place, Status> {
         let lease = match LeaseId(lease) {

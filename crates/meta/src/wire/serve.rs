@@ -16,6 +16,7 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 
+use super::authority::Lenient;
 use super::dispatch::Dispatch;
 use super::options::{Limits, Options};
 use super::service::Wire;
@@ -184,7 +185,8 @@ where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let stopping: CancellationToken = wire.stopping.clone();
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), Dispatch::new(wire)));
+    let io = TokioIo::new(Lenient::new(io));
+    let mut connection = pin!(builder.serve_connection(io, Dispatch::new(wire)));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = stopping.cancelled() => {

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
+use tonic::metadata::MetadataMap;
 
+use super::auth::{Access, Permit};
 use super::options::Options;
 use super::proto::etcdserverpb::ResponseHeader;
 use super::status::status;
@@ -24,6 +26,8 @@ const ABANDONED: usize = 1024;
 pub(super) struct Wire {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) options: Options,
+    /// Users, roles and tokens.
+    pub(super) access: Arc<Access>,
     /// What the store calls itself; learned once, because it does not change while the store is open.
     pub(super) identity: Identity,
     /// Cancelled when the server begins to drain: long-lived calls end.
@@ -51,8 +55,22 @@ impl Wire {
             version: told.version,
         };
         let (abandoned, keys) = mpsc::channel(ABANDONED);
+        let access = Arc::new(Access::load(backend.clone(), &options.tokens).await?);
         let _sweeper = OwnedTask::spawn(sweep(backend.clone(), keys));
-        Ok(Wire { backend, options, identity, stopping: CancellationToken::new(), abandoned, _sweeper })
+        Ok(Wire {
+            backend,
+            options,
+            access,
+            identity,
+            stopping: CancellationToken::new(),
+            abandoned,
+            _sweeper,
+        })
+    }
+
+    /// What a call may do. It is asked before anything is done, and held while something is.
+    pub(super) async fn permit(&self, metadata: &MetadataMap) -> Result<Permit<'_>, Status> {
+        self.access.permit(metadata).await
     }
 
     /// The header of an answer given at this revision.
@@ -65,6 +83,15 @@ impl Wire {
     pub(super) async fn revision(&self) -> Result<Revision, Status> {
         let nothing = Range::one(Bytes::from_static(b"\0")).detail(Detail::CountOnly);
         Ok(self.backend.range(nothing).await.map_err(status)?.revision)
+    }
+
+    /// The store answers, and no alarm is raised.
+    pub(super) async fn healthy(&self) -> Result<(), Status> {
+        self.revision().await?;
+        match self.backend.has_no_space_alarm().await.map_err(status)? {
+            true => Err(Status::resource_exhausted("ALARM NOSPACE")),
+            false => Ok(()),
+        }
     }
 
     /// The header of an answer given now.

@@ -2,6 +2,7 @@
 
 use tonic::{Code, Status};
 
+use super::auth::Refusal;
 use crate::error::MetaError;
 
 /// What every text of the server begins with.
@@ -35,6 +36,22 @@ pub(super) fn status(error: MetaError) -> Status {
             refuse(Code::Internal, &text)
         }
     }
+}
+
+/// The status of a call or a change of users that is refused.
+pub(super) fn refused(refusal: Refusal) -> Status {
+    use Refusal::*;
+    let code = match refusal {
+        RootUserMissing | RootRoleMissing | UserExists | UserNotFound | RoleExists | RoleNotFound
+        | RoleNotGranted | PermissionNotGranted | NotEnabled => Code::FailedPrecondition,
+        UserEmpty | RoleEmpty | PermissionNotGiven | InvalidManagement | SignInFailed | OldRevision => {
+            Code::InvalidArgument
+        }
+        Denied => Code::PermissionDenied,
+        InvalidToken => Code::Unauthenticated,
+        TooMany | TooLarge => Code::ResourceExhausted,
+    };
+    refuse(code, &refusal.to_string())
 }
 
 /// A refusal in the format's words.

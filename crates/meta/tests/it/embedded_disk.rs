@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
-use capstan_meta::embedded::{Embedded, OpenError, Options, RestoreError, restore};
+use capstan_meta::embedded::{Embedded, OpenError, Options, RESTORE_RAISE, RestoreError, restore};
 use capstan_meta::{
-    Backend, Compare, Delete, KeyRange, LeaseId, MetaError, Put, Range, RangeResult, Revision, SortOrder,
-    SortTarget, Txn, Watch, WatchMessage, WatchStream,
+    Backend, Compare, Delete, KeyRange, KeyValue, LeaseId, MetaError, Put, Range, RangeResult, Revision,
+    SortOrder, SortTarget, Txn, Watch, WatchMessage, WatchStream,
 };
 use capstan_testkit::{TempDir, seed};
 use rand::RngExt;
@@ -135,123 +135,6 @@ async fn same_history(durable: &Embedded, memory: &Embedded) {
     assert_eq!(ends, [status.revision, status.revision]);
 }
 
-/// A store with some sequential writes, copied while it is open: what a crash leaves behind.
-async fn crashed(dir: &TempDir, writes: usize) -> Vec<RangeResult> {
-    let live = dir.join("live");
-    let store = open(&live).await;
-    let mut states = Vec::new();
-    for n in 0..writes {
-        let value = vec![u8::try_from(n % 251).unwrap(); 300];
-        store.put(Put::new(format!("k{:03}", n % 17), value)).await.unwrap();
-        states.push(everything(&store, Revision::ZERO).await.unwrap());
-    }
-    copy_dir(&live, &dir.join("crashed"));
-    store.close().await.unwrap();
-    states
-}
-
-/// Whatever opens must be a state that was acknowledged; says how many of the last writes are missing.
-async fn missing_writes(dir: &Path, states: &[RangeResult]) -> Result<usize, OpenError> {
-    let store = Embedded::open(dir, options()).await?;
-    let found = everything(&store, Revision::ZERO).await.unwrap();
-    store.close().await.unwrap();
-    let place = states.iter().position(|state| *state == found);
-    let written = place.map_or(0, |place| place + 1);
-    assert!(written > 0 || found.count == 0, "a state that never was, at revision {}", found.revision);
-    Ok(states.len() - written)
-}
-
-#[tokio::test]
-async fn a_torn_tail_costs_only_what_was_torn() {
-    let dir = TempDir::new("torn").unwrap();
-    let states = crashed(&dir, 30).await;
-    let wal = std::fs::read(dir.join("crashed/meta.db-wal")).unwrap();
-    let mut rng = seed::rng(1);
-    let mut before = 0;
-    let mut cuts: Vec<usize> = (0..40).map(|_| rng.random_range(32..wal.len())).collect();
-    cuts.push(wal.len());
-    cuts.sort_unstable_by(|a, b| b.cmp(a));
-    for (n, cut) in cuts.into_iter().enumerate() {
-        let copy = dir.join(format!("cut{n}"));
-        copy_dir(&dir.join("crashed"), &copy);
-        std::fs::write(copy.join("meta.db-wal"), &wal[..cut]).unwrap();
-        let missing = match missing_writes(&copy, &states).await {
-            Ok(missing) => missing,
-            // The cut took the tables themselves: nothing was ever acknowledged from there.
-            Err(OpenError::Corrupt { .. }) => states.len(),
-            Err(error) => panic!("cut at {cut}: {error}"),
-        };
-        assert!(n > 0 || missing == 0, "nothing was cut, but {missing} writes are missing");
-        assert!(missing >= before, "a shorter log has more writes");
-        before = missing;
-    }
-}
-
-#[tokio::test]
-async fn a_flipped_bit_is_found_or_harmless() {
-    let dir = TempDir::new("flip").unwrap();
-    let states = crashed(&dir, 30).await;
-    let mut rng = seed::rng(2);
-    let mut found = 0;
-    for n in 0..120 {
-        let copy = dir.join(format!("flip{n}"));
-        copy_dir(&dir.join("crashed"), &copy);
-        let file = copy.join(if rng.random_bool(0.7) { "meta.db-wal" } else { "meta.db" });
-        let mut bytes = std::fs::read(&file).unwrap();
-        if bytes.is_empty() {
-            continue;
-        }
-        let at = rng.random_range(0..bytes.len());
-        bytes[at] ^= 1 << rng.random_range(0..8);
-        std::fs::write(&file, bytes).unwrap();
-        match missing_writes(&copy, &states).await {
-            // A flip in the last write looks like a torn one, and is reported as that.
-            Ok(missing) => {
-                assert!(missing <= 1, "flip at {at} of {}: {missing} writes are missing", file.display())
-            }
-            Err(OpenError::Corrupt { .. } | OpenError::Unusable { .. }) => found += 1,
-            Err(error) => panic!("flip at {at}: {error}"),
-        }
-        std::fs::remove_dir_all(&copy).unwrap();
-    }
-    assert!(found > 50, "only {found} of 120 flips were found");
-}
-
-/// The same after a clean stop, when everything is in the database and the base.
-#[tokio::test]
-async fn a_flipped_bit_in_the_base_is_found() {
-    let dir = TempDir::new("flip-base").unwrap();
-    let store = open(&dir.join("live")).await;
-    for n in 0..200 {
-        store.put(Put::new(format!("k{n:03}"), vec![7; 300])).await.unwrap();
-    }
-    store.compact(Revision(150)).await.unwrap();
-    let expected = everything(&store, Revision::ZERO).await.unwrap();
-    store.close().await.unwrap();
-    let mut rng = seed::rng(3);
-    let mut found = 0;
-    for _ in 0..80 {
-        let copy = dir.join("copy");
-        copy_dir(&dir.join("live"), &copy);
-        let mut bytes = std::fs::read(copy.join("meta.db")).unwrap();
-        let at = rng.random_range(0..bytes.len());
-        bytes[at] ^= 1 << rng.random_range(0..8);
-        std::fs::write(copy.join("meta.db"), bytes).unwrap();
-        match Embedded::open(&copy, options()).await {
-            Ok(store) => {
-                assert_eq!(everything(&store, Revision::ZERO).await.unwrap(), expected, "flip at {at}");
-                store.close().await.unwrap();
-            }
-            Err(OpenError::Corrupt { .. } | OpenError::Unusable { .. } | OpenError::Newer { .. }) => {
-                found += 1
-            }
-            Err(error) => panic!("flip at {at}: {error}"),
-        }
-        std::fs::remove_dir_all(&copy).unwrap();
-    }
-    assert!(found > 20, "only {found} of 80 flips were found");
-}
-
 #[tokio::test]
 async fn a_directory_belongs_to_one_process() {
     let dir = TempDir::new("locked").unwrap();
@@ -267,26 +150,107 @@ async fn a_directory_belongs_to_one_process() {
 async fn data_of_a_newer_version_is_left_alone() {
     let dir = TempDir::new("newer").unwrap();
     open(dir.path()).await.close().await.unwrap();
-    let file = dir.join("meta.db");
-    let mut bytes = std::fs::read(&file).unwrap();
-    // SQLite keeps the format's number at byte 60 of its header, big-endian.
-    bytes[63] = 99;
-    std::fs::write(&file, &bytes).unwrap();
+    let file = dir.join("base-000000000001");
+    let newer = base_of_format(99);
+    std::fs::write(&file, &newer).unwrap();
     let error = Embedded::open(dir.path(), options()).await.err().unwrap();
-    assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
-    assert_eq!(std::fs::read(&file).unwrap(), bytes, "it was changed");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 3, .. }), "{error}");
+    assert_eq!(std::fs::read(&file).unwrap(), newer, "it was changed");
+}
+
+/// The head of a base, as a later version might write it.
+fn base_of_format(format: u32) -> Vec<u8> {
+    let sum = |bytes: &[u8]| {
+        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+        digest.update(&0u32.to_le_bytes());
+        digest.update(bytes);
+        (digest.finalize() as u32).to_le_bytes()
+    };
+    let payload = [&format.to_le_bytes()[..], b"whatever comes then"].concat();
+    let mut head = b"CMF1".to_vec();
+    for number in [1u32.to_le_bytes(), (payload.len() as u32).to_le_bytes(), sum(&payload)] {
+        head.extend(number);
+    }
+    head.extend([0; 12]);
+    head.extend(sum(&head.clone()));
+    head.extend(payload);
+    head.resize(512, 0);
+    head
 }
 
 #[tokio::test]
 async fn a_foreign_file_is_not_a_store() {
-    let dir = TempDir::new("foreign").unwrap();
-    std::fs::write(
-        dir.join("meta.db"),
-        "this is somebody's letter, long enough to be read as a header of something ".repeat(20),
-    )
-    .unwrap();
-    let error = Embedded::open(dir.path(), options()).await.err().unwrap();
-    assert!(matches!(error, OpenError::Corrupt { .. }), "{error}");
+    let text = "this is a letter, long enough to be read as a header of something ".repeat(20);
+    for name in ["meta.db", "base-000000000001", "log-000000000001"] {
+        let dir = TempDir::new("foreign").unwrap();
+        std::fs::write(dir.join(name), &text).unwrap();
+        let error = Embedded::open(dir.path(), options()).await.err().unwrap();
+        assert!(matches!(error, OpenError::Corrupt { .. }), "{name}: {error}");
+        assert_eq!(std::fs::read_to_string(dir.join(name)).unwrap(), text, "it was changed");
+    }
+}
+
+#[tokio::test]
+async fn a_restore_leaves_a_directory_with_foreign_files_alone() {
+    let snapshot = {
+        let store = Embedded::in_memory(options());
+        store.put(Put::new("a", "1")).await.unwrap();
+        saved(&store).await
+    };
+    for name in ["letter", "meta.db", "meta.db.imported", "member"] {
+        let dir = TempDir::new("foreign").unwrap();
+        std::fs::write(dir.join(name), "dear store").unwrap();
+        let refused = restore(&snapshot[..], dir.path());
+        assert!(matches!(refused, Err(RestoreError::Open(OpenError::NotEmpty(_)))), "{name}: {refused:?}");
+        assert_eq!(std::fs::read_to_string(dir.join(name)).unwrap(), "dear store");
+        std::fs::remove_file(dir.join(name)).unwrap();
+        restore(&snapshot[..], dir.path()).unwrap();
+        let store = open(dir.path()).await;
+        assert_eq!(store.range(Range::one("a")).await.unwrap().kvs[0].value, "1");
+        store.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn only_the_owner_can_read_the_files() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = TempDir::new("modes").unwrap();
+    let data = dir.join("deep/data");
+    let store = open(&data).await;
+    store.put(Put::new("secret", "1")).await.unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&data), 0o700);
+    for entry in std::fs::read_dir(&data).unwrap() {
+        let path = entry.unwrap().path();
+        assert_eq!(mode(&path), 0o600, "{}", path.display());
+    }
+    store.close().await.unwrap();
+}
+
+/// A directory that format 1 (SQLite) left, after a clean stop and after a kill, is read and written anew.
+#[tokio::test]
+async fn a_directory_of_format_1_is_imported() {
+    for how in ["closed", "killed"] {
+        let dir = TempDir::new("format-1").unwrap();
+        copy_dir(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-1").join(how), dir.path());
+        for round in ["import", "afterwards"] {
+            let store = open(dir.path()).await;
+            let found = everything(&store, Revision::ZERO).await.unwrap();
+            let mut text = format!("revision {}\n", found.revision);
+            for kv in &found.kvs {
+                let (key, value) = (kv.key_text(), String::from_utf8_lossy(&kv.value));
+                let KeyValue { create_revision, mod_revision, version, lease, .. } = **kv;
+                text += &format!("{key} {value} {create_revision} {mod_revision} {version} {}\n", lease.0);
+            }
+            let at = everything(&store, Revision(25)).await.unwrap();
+            text += &format!("at 25: {} keys\n", at.count);
+            assert_eq!(text, include_str!("../data/format-1/expected"), "{how}, {round}");
+            assert!(matches!(everything(&store, Revision(19)).await, Err(MetaError::Compacted { .. })));
+            assert_eq!(store.leases().await.unwrap(), [LeaseId(11)], "{how}, {round}");
+            store.close().await.unwrap();
+            assert!(dir.join("meta.db.imported").exists() && !dir.join("meta.db").exists());
+        }
+    }
 }
 
 async fn saved(store: &Embedded) -> Vec<u8> {
@@ -316,15 +280,57 @@ async fn a_snapshot_is_the_store_without_its_history() {
     let expected = everything(&store, Revision::ZERO).await.unwrap();
     let target = dir.join("second");
     let revision = restore(&snapshot[..], &target).unwrap();
-    assert_eq!(revision, expected.revision);
+    assert!(revision.0 >= expected.revision.0 + RESTORE_RAISE, "no revision comes to mean something else");
     let restored = open(&target).await;
-    assert_eq!(everything(&restored, Revision::ZERO).await.unwrap(), expected);
+    let found = everything(&restored, Revision::ZERO).await.unwrap();
+    assert_eq!((found.revision, found.kvs), (revision, expected.kvs));
     let lease = restored.lease_info(LeaseId(5)).await.unwrap().unwrap();
     assert_eq!(lease.keys, store.lease_info(LeaseId(5)).await.unwrap().unwrap().keys);
     let old = Range::one("k0001").at(Revision(revision.0 - 1));
     assert!(matches!(restored.range(old).await, Err(MetaError::Compacted { .. })));
     assert_eq!(restored.put(Put::new("next", "")).await.unwrap().revision, revision.next());
-    assert!(matches!(restore(&snapshot[..], &target), Err(RestoreError::NotEmpty(_))));
+    let again = restore(&snapshot[..], &target);
+    assert!(matches!(again, Err(RestoreError::Open(OpenError::Locked(_)))), "{again:?}");
+    restored.close().await.unwrap();
+    let again = restore(&snapshot[..], &target);
+    assert!(matches!(again, Err(RestoreError::Open(OpenError::NotEmpty(_)))), "{again:?}");
+}
+
+/// A snapshot that is restored twice makes two stores without a revision in common: clients of the first one see that the
+/// second is another.
+#[tokio::test]
+async fn a_second_restore_goes_on_after_the_first() {
+    let dir = TempDir::new("twice").unwrap();
+    let store = open(&dir.join("first")).await;
+    store.put(Put::new("k", "v")).await.unwrap();
+    let snapshot = saved(&store).await;
+    restore(&snapshot[..], &dir.join("second")).unwrap();
+    let second = open(&dir.join("second")).await;
+    let mut last = Revision::ZERO;
+    for n in 0..300 {
+        last = second.put(Put::new("k", n.to_string())).await.unwrap().revision;
+    }
+    assert!(restore(&snapshot[..], &dir.join("third")).unwrap() > last);
+}
+
+/// S13: what is watched from a revision of the former store is not silently incomplete.
+#[tokio::test]
+async fn a_watch_from_before_a_restore_is_refused() {
+    let dir = TempDir::new("restored-watch").unwrap();
+    let store = Embedded::in_memory(options());
+    store.put(Put::new("a", "1")).await.unwrap();
+    let last = store.put(Put::new("b", "1")).await.unwrap().revision;
+    let restored = restore(&saved(&store).await[..], dir.path()).unwrap();
+    let copy = open(dir.path()).await;
+    for from in [Revision(1), last, last.next(), Revision(restored.0 - 1)] {
+        let refused = copy.watch(Watch::from(KeyRange::all(), from)).await.err();
+        assert_eq!(refused, Some(MetaError::Compacted { oldest: restored }), "from {from}");
+    }
+    let mut watch = copy.watch(Watch::from(KeyRange::all(), restored.next())).await.unwrap();
+    copy.put(Put::new("c", "1")).await.unwrap();
+    let WatchMessage::Events { events, .. } = watch.next().await.unwrap() else { panic!("no events") };
+    assert_eq!(events[0].kv.mod_revision, restored.next());
+    copy.close().await.unwrap();
 }
 
 #[tokio::test]

@@ -143,3 +143,38 @@ async fn a_key_deleted_by_hand_comes_back() {
     assert!(bench.holder(1).await.is_some());
     assert!(matches!(*bench.session.state().borrow(), SessionState::Live { .. }));
 }
+
+/// The deadline counts from the sending of a renewal: its answer may be late, and the store counts from its arrival.
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_does_not_move_the_deadline() {
+    let bench = bench(7);
+    let lease = bench.session.live().await.unwrap();
+    bench.faults.set_rates(Rates { delay: Duration::from_secs(2), ..Rates::default() });
+    for _ in 0..200 {
+        sleep(Duration::from_millis(290)).await;
+        let Some(deadline) = bench.session.deadline() else { continue };
+        let left = bench.truth.lease_info(lease).await.unwrap().expect("the lease lives").remaining;
+        // The store shows whole seconds.
+        let end = Instant::now() + left + Duration::from_secs(1);
+        assert!(
+            deadline + Duration::from_millis(500) <= end,
+            "the owner acts until {deadline:?}, its lease ends {end:?}"
+        );
+    }
+}
+
+/// A name that another process has taken since is not withdrawn with one's own.
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_leaves_the_key_of_another_process_alone() {
+    let bench = bench(8);
+    let key = ProcessKey { name: 1 };
+    bench.session.register(&key, &"one".to_owned()).await;
+    let others =
+        bench.truth.lease_grant(Duration::from_secs(600), capstan_meta::LeaseId::NONE).await.unwrap().id;
+    bench.faults.set_link(Link::Refused);
+    bench.truth.put(key.put(&"another".to_owned()).lease(others)).await.unwrap();
+    bench.faults.set_link(Link::Up);
+    bench.session.withdraw(&key).await;
+    sleep(2 * TTL).await;
+    assert_eq!(bench.holder(1).await, Some(others.0));
+}

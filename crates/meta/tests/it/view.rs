@@ -9,7 +9,8 @@ use capstan_meta::faults::{Faults, Faulty, Link, Rates};
 use capstan_meta::record::{Key, Prefix};
 use capstan_meta::view::{Ranges, Snapshot, View, ViewOptions};
 use capstan_meta::{
-    Backend, Delete, KeyRange, Op, Put, Range, Remedy, Revision, Store, Txn, Watch, WatchMessage,
+    Backend, Delete, DeleteResult, KeyRange, Lease, LeaseId, LeaseInfo, Op, Put, PutResult, Range,
+    RangeResult, Remedy, Result, Revision, Store, StoreStatus, Txn, TxnResult, Watch, WatchMessage,
     WatchStream, keys,
 };
 use capstan_testkit::seed::{rng, seeds};
@@ -352,4 +353,104 @@ async fn a_view_of_several_ranges_follows_a_real_etcd_through_kills_and_compacti
         store.compact(written).await.unwrap();
         assert_equals_store(&view, &store, &ranges).await;
     }
+}
+
+/// A store that can be exchanged for another one, as by a restore from an older copy.
+struct Switch(std::sync::RwLock<Embedded>);
+
+impl Switch {
+    fn now(&self) -> Embedded {
+        self.0.read().unwrap().clone()
+    }
+}
+
+#[async_trait::async_trait]
+impl Backend for Switch {
+    async fn range(&self, range: Range) -> Result<RangeResult> {
+        self.now().range(range).await
+    }
+    async fn put(&self, put: Put) -> Result<PutResult> {
+        self.now().put(put).await
+    }
+    async fn delete(&self, delete: Delete) -> Result<DeleteResult> {
+        self.now().delete(delete).await
+    }
+    async fn commit(&self, txn: Txn) -> Result<TxnResult> {
+        self.now().commit(txn).await
+    }
+    async fn watch(&self, watch: Watch) -> Result<Box<dyn WatchStream>> {
+        self.now().watch(watch).await
+    }
+    async fn lease_grant(&self, ttl: Duration, id: LeaseId) -> Result<Lease> {
+        self.now().lease_grant(ttl, id).await
+    }
+    async fn lease_revoke(&self, id: LeaseId) -> Result<Revision> {
+        self.now().lease_revoke(id).await
+    }
+    async fn lease_keep_alive(&self, id: LeaseId) -> Result<Duration> {
+        self.now().lease_keep_alive(id).await
+    }
+    async fn lease_info(&self, id: LeaseId) -> Result<Option<LeaseInfo>> {
+        self.now().lease_info(id).await
+    }
+    async fn leases(&self) -> Result<Vec<LeaseId>> {
+        self.now().leases().await
+    }
+    async fn compact(&self, revision: Revision) -> Result<Revision> {
+        self.now().compact(revision).await
+    }
+    async fn status(&self) -> Result<StoreStatus> {
+        self.now().status().await
+    }
+    async fn snapshot(&self) -> Result<tokio::sync::mpsc::Receiver<Result<bytes::Bytes>>> {
+        self.now().snapshot().await
+    }
+    async fn defragment(&self) -> Result<()> {
+        self.now().defragment().await
+    }
+}
+
+/// S6: a view notices that its store went back in time, and shows what the store has, also at revisions that mean
+/// something else now.
+#[test]
+fn a_view_of_a_store_that_went_back_shows_what_it_has() {
+    simulate(async {
+        let write = async |store: &Embedded, values: &[(u64, u64)]| {
+            for (name, value) in values {
+                store.put(NumberKey { name: *name }.put(value)).await.unwrap();
+            }
+        };
+        let (first, second) = (store_in_memory(1), store_in_memory(2));
+        for store in [&first, &second] {
+            write(store, &[(1, 10), (2, 20), (3, 30)]).await;
+        }
+        write(&first, &[(1, 11), (2, 21), (3, 31), (4, 41)]).await;
+        let switch = std::sync::Arc::new(Switch(std::sync::RwLock::new(first.clone())));
+        let ranges = Ranges::new().with(&Numbers {});
+        let view = View::open(Store::shared(switch.clone()), ranges, options(1)).await.unwrap();
+        assert_eq!(view.snapshot().get(&NumberKey { name: 4 }).unwrap().map(|seen| seen.record), Some(41));
+        *switch.0.write().unwrap() = second.clone();
+        first.close().await.unwrap();
+        // At a revision at which the view has seen something else.
+        write(&second, &[(1, 12)]).await;
+        let shown = || {
+            let snapshot = view.snapshot();
+            let number = |name| snapshot.get(&NumberKey { name }).unwrap().map(|seen| seen.record);
+            ([number(1), number(2), number(3), number(4)], snapshot.revision())
+        };
+        let expected = ([Some(12), Some(20), Some(30), None], second.status().await.unwrap().revision);
+        let end = Instant::now() + PATIENCE;
+        while shown() != expected {
+            assert!(Instant::now() < end, "the view shows {:?} instead of {expected:?}", shown());
+            // tidy: allow, because the clock is paused here
+            sleep(Duration::from_millis(100)).await;
+        }
+        write(&second, &[(2, 22)]).await;
+        let end = Instant::now() + PATIENCE;
+        while shown().0[1] != Some(22) {
+            assert!(Instant::now() < end, "the view does not go on");
+            // tidy: allow, because the clock is paused here
+            sleep(Duration::from_millis(100)).await;
+        }
+    });
 }

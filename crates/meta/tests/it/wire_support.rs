@@ -55,6 +55,16 @@ pub async fn served_with(options: Options) -> Served {
     Served { addr, store, shutdown: Some(shutdown), ended: Some(ended), _server: server }
 }
 
+/// Serves this store; ends when the task is dropped.
+pub async fn served_store(store: Embedded, options: Options) -> (String, OwnedTask) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let serving = async move {
+        wire::serve(listener, Arc::new(store), options, std::future::pending()).await.unwrap();
+    };
+    (endpoint, OwnedTask::spawn(serving))
+}
+
 impl Served {
     /// The store itself, past the wire.
     pub fn direct(&self) -> Store {

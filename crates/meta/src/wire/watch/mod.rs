@@ -33,7 +33,8 @@ impl Watch for Wire {
         self: Arc<Self>,
         request: Request<Streaming<pb::WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let session = Session::new(self, request.into_inner());
+        let (metadata, _, requests) = request.into_parts();
+        let session = Session::new(self, requests, metadata);
         let answers = stream::try_unfold(session, |mut session| async {
             Ok(session.next().await?.map(|answer| (answer, session)))
         });

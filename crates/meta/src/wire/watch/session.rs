@@ -12,6 +12,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use rand::RngExt;
 use tokio::time::{Instant, Interval};
+use tonic::metadata::MetadataMap;
 use tonic::{Status, Streaming};
 
 use super::barrier::{Barrier, Passed, Report};
@@ -36,6 +37,8 @@ const DUPLICATE_ID: &str = "mvcc: duplicate watch ID provided on the WatchStream
 /// One stream of a client with all its watchers.
 pub(super) struct Session {
     wire: Arc<Wire>,
+    /// What the stream was opened with: the client's token is in it.
+    metadata: MetadataMap,
     /// What the client asks; `None` after it has said its last word.
     requests: Option<Streaming<pb::WatchRequest>>,
     /// Everybody who is waited for: each watcher, and the end of the server.
@@ -64,7 +67,11 @@ struct Entry {
 }
 
 impl Session {
-    pub(super) fn new(wire: Arc<Wire>, requests: Streaming<pb::WatchRequest>) -> Session {
+    pub(super) fn new(
+        wire: Arc<Wire>,
+        requests: Streaming<pb::WatchRequest>,
+        metadata: MetadataMap,
+    ) -> Session {
         let turns = FuturesUnordered::new();
         let stopping = wire.stopping.clone().cancelled_owned();
         let end: Pin<Box<dyn Future<Output = Turn> + Send>> = Box::pin(async move {
@@ -74,6 +81,7 @@ impl Session {
         turns.push(end);
         Session {
             wire,
+            metadata,
             requests: Some(requests),
             turns,
             watchers: HashMap::new(),
@@ -120,6 +128,14 @@ impl Session {
         let mut created = self.answer(now, NO_WATCH);
         created.created = true;
         let range = watched(&request);
+        if let Err(refused) = self.permitted(&range).await {
+            created.canceled = true;
+            // As etcd's clients expect to read it.
+            created.cancel_reason =
+                format!("rpc error: code = {:?} desc = {}", refused.code(), refused.message());
+            self.outbox.push_back(created);
+            return Ok(());
+        }
         let id = match self.admit(&request, &range) {
             Ok(id) => id,
             Err(reason) => {
@@ -156,6 +172,11 @@ impl Session {
             Err(error) => return Err(status(error)),
         }
         Ok(())
+    }
+
+    /// Whether the client may read these keys, asked when a watch begins. As with etcd, a watch that has begun goes on.
+    async fn permitted(&mut self, keys: &KeyRange) -> Result<(), Status> {
+        self.wire.permit(&self.metadata).await?.read(keys)
     }
 
     /// The id that the new watcher gets, or why there will be none.

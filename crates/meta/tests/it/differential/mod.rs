@@ -1,6 +1,7 @@
 //! Do the embedded store, its wire and a real etcd answer alike? Random scripts run on all of them, and everything that
 //! they say is compared, counted from the revision at which the script began. A difference is shrunk to a small script.
 
+mod lives;
 mod perform;
 mod script;
 

@@ -17,8 +17,8 @@ const FIRST: &str = "~first";
 const LONG: Duration = Duration::from_secs(3_600);
 
 /// A store, and what a script's numbers mean to it.
-struct Stage<'a> {
-    store: &'a Store,
+pub struct Stage {
+    pub store: Store,
     base: i64,
     lease: i64,
     /// The revision of the last compaction, from the base.
@@ -27,10 +27,7 @@ struct Stage<'a> {
 
 /// Runs the script; a line for each answer.
 pub async fn perform(store: &Store, script: &Script, lease: i64) -> Vec<String> {
-    // Both begin with the same state: one key, and no history before it.
-    let base = store.put(Put::new(FIRST, "")).await.unwrap().revision;
-    store.compact(base).await.unwrap();
-    let mut stage = Stage { store, base: base.0, lease, compacted: 0 };
+    let mut stage = Stage::begin(store, lease).await;
     let (mut lines, mut live) = (Vec::new(), Vec::new());
     for (n, step) in script.steps.iter().enumerate() {
         for (_, spec) in script.live.iter().filter(|(at, _)| *at == n) {
@@ -38,22 +35,7 @@ pub async fn perform(store: &Store, script: &Script, lease: i64) -> Vec<String> 
         }
         lines.push(stage.step(step).await);
     }
-    let end = stage.end().await;
-    let mut past = Vec::new();
-    for (from, spec) in &script.past {
-        // Not behind the end, which every watch must see.
-        let from = stage.revision(*from).min(Revision(end.0 - 1));
-        past.push((spec, store.watch(stage.watch(spec, from)).await));
-    }
-    for (spec, mut watch) in live {
-        lines.push(stage.events(spec, &mut *watch, end).await);
-    }
-    for (spec, watch) in past {
-        lines.push(match watch {
-            Ok(mut watch) => stage.events(spec, &mut *watch, end).await,
-            Err(error) => format!("watch: {}", stage.error(error)),
-        });
-    }
+    lines.extend(stage.ending(script, live).await);
     for slot in 0..LEASES {
         // What was not granted cannot be revoked.
         let _ = store.lease_revoke(stage.lease_id(Some(slot))).await;
@@ -61,7 +43,40 @@ pub async fn perform(store: &Store, script: &Script, lease: i64) -> Vec<String> 
     lines
 }
 
-impl Stage<'_> {
+impl Stage {
+    /// Both begin with the same state: one key, and no history before it.
+    pub async fn begin(store: &Store, lease: i64) -> Stage {
+        let base = store.put(Put::new(FIRST, "")).await.unwrap().revision;
+        store.compact(base).await.unwrap();
+        Stage { store: store.clone(), base: base.0, lease, compacted: 0 }
+    }
+
+    /// Ends the script, and says what its watches brought.
+    pub async fn ending(
+        &self,
+        script: &Script,
+        live: Vec<(&WatchSpec, Box<dyn WatchStream>)>,
+    ) -> Vec<String> {
+        let (stage, store, mut lines) = (self, &self.store, Vec::new());
+        let end = stage.end().await;
+        let mut past = Vec::new();
+        for (from, spec) in &script.past {
+            // Not behind the end, which every watch must see.
+            let from = stage.revision(*from).min(Revision(end.0 - 1));
+            past.push((spec, store.watch(stage.watch(spec, from)).await));
+        }
+        for (spec, mut watch) in live {
+            lines.push(stage.events(spec, &mut *watch, end).await);
+        }
+        for (spec, watch) in past {
+            lines.push(match watch {
+                Ok(mut watch) => stage.events(spec, &mut *watch, end).await,
+                Err(error) => format!("watch: {}", stage.error(error)),
+            });
+        }
+        lines
+    }
+
     fn revision(&self, n: i64) -> Revision {
         Revision(self.base + n)
     }
@@ -71,11 +86,11 @@ impl Stage<'_> {
         if revision == Revision::ZERO { "never".to_owned() } else { (revision.0 - self.base).to_string() }
     }
 
-    fn lease_id(&self, slot: Option<usize>) -> LeaseId {
+    pub fn lease_id(&self, slot: Option<usize>) -> LeaseId {
         slot.map_or(LeaseId::NONE, |slot| LeaseId(self.lease + slot as i64))
     }
 
-    async fn step(&mut self, step: &Step) -> String {
+    pub async fn step(&mut self, step: &Step) -> String {
         let said = match step {
             Step::Do(act) => self.act(act).await,
             Step::Grant(slot) => {
@@ -210,7 +225,7 @@ impl Stage<'_> {
         format!("found {count} @{revision}{} {kvs:?}", if more { " and more" } else { "" })
     }
 
-    fn version(&self, kv: &KeyValue, detail: Detail) -> String {
+    pub fn version(&self, kv: &KeyValue, detail: Detail) -> String {
         // Newer servers leave the lease out where only keys are asked for.
         let lease =
             if detail == Detail::Whole && kv.lease != LeaseId::NONE { kv.lease.0 - self.lease } else { -1 };

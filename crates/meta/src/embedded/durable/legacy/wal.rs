@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use super::engine::EngineError;
+use crate::embedded::engine::EngineError;
 
 const HEADER: usize = 32;
 const FRAME_HEADER: usize = 24;
