@@ -1,68 +1,78 @@
-//! What the command line and the console ask of the kernel: plain calls, plain serialisable answers.
+//! The kernel's operations for the command line and the console: plain calls, serialisable results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use capstan_meta::record::Key as _;
 use capstan_meta::record::{BadValue, Listing, Stored};
-use capstan_meta::{Store, clock};
+use capstan_meta::{Store, Txn, clock};
 use serde::Serialize;
 
 use crate::drain::{self, Ask, DrainAnswer, DrainChange, DrainRecord, DrainStatus};
 use crate::error::ControlError;
+use crate::events::Event;
 use crate::hosts::HostRecord;
-use crate::keys::{AnswerKey, Answers, DrainKey, Drains, HostId, HostKey, Hosts, Role, ServiceName};
+use crate::keys::{
+    AnswerKey, Answers, DrainKey, Drains, HostId, HostKey, Hosts, KnownHostKey, KnownHosts, Role, ServiceName,
+};
 
 /// One host, as `capstan hosts list` and `show` print it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostLine {
     /// The host.
     pub host: HostId,
-    /// Whether its daemon is up. A host that is down is listed only while it is being drained.
+    /// Whether its daemon is up.
     pub up: bool,
-    /// What its daemon is.
+    /// Since when it is down, in seconds since 1970, if known. RFC 3339 in JSON.
+    #[serde(with = "crate::time::rfc3339_option")]
+    pub down_since: Option<u64>,
+    /// The roles of its daemon.
     pub roles: Vec<Role>,
     /// The services on it that answer drains.
     pub services: Vec<ServiceName>,
-    /// Where it listens, by protocol.
+    /// Its addresses, by protocol.
     pub addresses: BTreeMap<String, String>,
     /// The version of its daemon.
     pub version: String,
-    /// What its operator says about it.
+    /// Labels set by its operator.
     pub labels: BTreeMap<String, String>,
-    /// When its daemon started, in seconds since 1970.
+    /// When its daemon started, in seconds since 1970. RFC 3339 in JSON.
+    #[serde(with = "crate::time::rfc3339_seconds")]
     pub started_at: u64,
-    /// Where its drain stands, if there is one.
+    /// The status of its drain, if there is one.
     pub drain: Option<DrainStatus>,
 }
 
-/// All hosts, and what could not be read.
+/// All hosts, and the records that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostList {
-    /// Hosts in the order of their names.
+    /// Hosts sorted by name.
     pub hosts: Vec<HostLine>,
-    /// Records that are not readable, as text; each hides one host or one answer.
+    /// Unreadable records, as text; each hides one host or one answer.
     pub problems: Vec<String>,
 }
 
-/// What became of a wish to drain or undrain a host.
+/// The result of a drain or undrain request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DrainReply {
-    /// What asking did.
+    /// What the request changed.
     pub change: DrainChange,
-    /// Where the drain stands now; nothing if there is none (any more).
+    /// The status of the drain now, if there is one.
     pub drain: Option<DrainStatus>,
 }
 
-/// The three lists that every answer is made of, all at one revision.
+/// The lists that every result is built from, all at one revision.
 struct Everything {
     hosts: Listing<HostKey>,
+    known: Listing<KnownHostKey>,
     drains: Listing<DrainKey>,
     answers: Listing<AnswerKey>,
 }
 
-/// All hosts that are up, and those that are down but being drained.
+/// All hosts: those that are up, those seen before, and those being drained.
 pub async fn hosts_list(store: &Store) -> Result<HostList, ControlError> {
     let found = everything(store).await?;
     let mut names: BTreeSet<&HostId> = found.hosts.iter().map(|(key, _)| &key.host).collect();
+    names.extend(found.known.iter().map(|(key, _)| &key.host));
     names.extend(found.drains.iter().map(|(key, _)| &key.host));
     let hosts = names.into_iter().map(|host| line(host, &found)).collect();
     Ok(HostList { hosts, problems: problems(&found) })
@@ -75,7 +85,7 @@ pub async fn host_show(store: &Store, host: &HostId) -> Result<HostLine, Control
     found.ok_or_else(|| ControlError::UnknownHost(host.clone()))
 }
 
-/// Asks for a host to be emptied. `services` are those that must answer even if the host is not up to name them.
+/// Requests the drain of a host. `services` must answer even if the host is not up to list them.
 pub async fn drain(
     store: &Store,
     host: &HostId,
@@ -87,7 +97,7 @@ pub async fn drain(
     Ok(DrainReply { change, drain: drain_of(store, host).await? })
 }
 
-/// Asks for a host to take up work again.
+/// Requests the return of a drained host.
 pub async fn undrain(
     store: &Store,
     host: &HostId,
@@ -96,6 +106,29 @@ pub async fn undrain(
 ) -> Result<DrainReply, ControlError> {
     let change = drain::undrain(store, host, &wish(asked_by, reason, &[])).await?;
     Ok(DrainReply { change, drain: drain_of(store, host).await? })
+}
+
+/// Removes a host that is down. The caller checks first whether it holds data: see [`ControlError::HoldsData`].
+pub async fn host_remove(store: &Store, host: &HostId, actor: &str) -> Result<(), ControlError> {
+    let key = KnownHostKey { host: host.clone() };
+    let up = HostKey { host: host.clone() };
+    let Some(known) = store.read(&key).await? else {
+        return Err(match store.read(&up).await? {
+            Some(_) => ControlError::StillUp(host.clone()),
+            None => ControlError::UnknownHost(host.clone()),
+        });
+    };
+    let event = Event::new(clock::since_epoch(), actor, "removed", format!("host {host}"), "");
+    let txn = Txn::new()
+        .when(key.unchanged(&known))
+        .when(up.absent())
+        .then(key.delete())
+        .then(DrainKey { host: host.clone() }.delete())
+        .then(event.put());
+    match store.commit(txn).await?.succeeded {
+        true => Ok(()),
+        false => Err(ControlError::StillUp(host.clone())),
+    }
 }
 
 fn wish(asked_by: &str, reason: &str, services: &[ServiceName]) -> Ask {
@@ -109,9 +142,10 @@ fn wish(asked_by: &str, reason: &str, services: &[ServiceName]) -> Ask {
 
 async fn everything(store: &Store) -> Result<Everything, ControlError> {
     let hosts = store.list(&Hosts {}).await?;
+    let known = store.list_at(&KnownHosts {}, hosts.revision).await?;
     let drains = store.list_at(&Drains {}, hosts.revision).await?;
     let answers = store.list_at(&Answers {}, hosts.revision).await?;
-    Ok(Everything { hosts, drains, answers })
+    Ok(Everything { hosts, known, drains, answers })
 }
 
 async fn drain_of(store: &Store, host: &HostId) -> Result<Option<DrainStatus>, ControlError> {
@@ -120,11 +154,13 @@ async fn drain_of(store: &Store, host: &HostId) -> Result<Option<DrainStatus>, C
 
 fn line(host: &HostId, found: &Everything) -> HostLine {
     let registered = found.hosts.iter().find(|(key, _)| key.host == *host).map(|(_, stored)| &stored.record);
-    let asked = found.drains.iter().find(|(key, _)| key.host == *host).map(|(_, stored)| &stored.record);
-    let record = registered.cloned().unwrap_or_default();
+    let asked = found.drains.iter().find(|(key, _)| key.host == *host).map(|(_, stored)| stored);
+    let known = found.known.iter().find(|(key, _)| key.host == *host).map(|(_, stored)| &stored.record);
+    let record = registered.or(known.map(|known| &known.last)).cloned().unwrap_or_default();
     HostLine {
         host: host.clone(),
         up: registered.is_some(),
+        down_since: known.and_then(|known| known.down_since).filter(|_| registered.is_none()),
         drain: asked.map(|drain| status_of(host, drain, registered, &found.answers)),
         roles: record.roles,
         services: record.services,
@@ -137,7 +173,7 @@ fn line(host: &HostId, found: &Everything) -> HostLine {
 
 fn status_of(
     host: &HostId,
-    drain: &DrainRecord,
+    drain: &Stored<DrainRecord>,
     registered: Option<&HostRecord>,
     answers: &Listing<AnswerKey>,
 ) -> DrainStatus {
@@ -150,6 +186,6 @@ fn status_of(
 }
 
 fn problems(found: &Everything) -> Vec<String> {
-    let bad = [&found.hosts.bad, &found.drains.bad, &found.answers.bad];
+    let bad = [&found.hosts.bad, &found.known.bad, &found.drains.bad, &found.answers.bad];
     bad.into_iter().flatten().map(BadValue::to_string).collect()
 }

@@ -1,4 +1,4 @@
-//! What keeps the past from overwriting the present? Epochs: numbers in records and messages that only grow.
+//! What keeps stale processes from overwriting newer state? Epochs: numbers in records and messages that only grow.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,32 +7,32 @@ use capstan_meta::record::{Key, Stored};
 use capstan_meta::{Compare, Put, Txn, text_records};
 use serde::{Deserialize, Serialize};
 
-/// How often something was decided anew. Zero is "never told".
+/// The number of a decision. Zero means "never set".
 ///
-/// Kept inside values and never taken from the store's revision: revisions start over when a store is restored from a
-/// backup or replaced, and hosts remember epochs on their own disks.
+/// Stored in values and never derived from the store's revision: revisions start over when a store is restored or
+/// replaced, and hosts keep epochs on their own disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Epoch(pub u64);
 
 text_records!(Epoch);
 
-/// What a receiver does with a message, by its epoch.
+/// How a receiver treats a message, by its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acceptance {
-    /// Newer than everything before: obey and remember it.
+    /// Newer than everything before: apply and store it.
     Newer,
-    /// What is known already: answer as if it had just been obeyed.
+    /// The known epoch: answer as if it had just been applied.
     Known,
-    /// From the past: refuse it, and say what is known.
+    /// Stale: refuse it and report the known epoch.
     Refused {
-        /// The epoch that the receiver has.
+        /// The receiver's epoch.
         known: Epoch,
     },
 }
 
 impl Epoch {
-    /// Nobody has decided anything yet.
+    /// Nothing was decided yet.
     pub const NEVER_TOLD: Epoch = Epoch(0);
 
     /// The epoch of the next decision.
@@ -41,14 +41,13 @@ impl Epoch {
         Epoch(self.0.saturating_add(1))
     }
 
-    /// Whether anybody has ever been told.
+    /// Whether anything was ever decided.
     #[must_use]
     pub fn is_told(self) -> bool {
         self != Epoch::NEVER_TOLD
     }
 
-    /// What a receiver that has this epoch does with a message of that epoch. A message that was "never told" is
-    /// always refused.
+    /// How a receiver with this epoch treats a message of the offered epoch. Epoch zero is always refused.
     #[must_use]
     pub fn accept(self, offered: Epoch) -> Acceptance {
         if offered > self {
@@ -75,25 +74,32 @@ impl FromStr for Epoch {
     }
 }
 
-/// A step of an epoch key from what was read to the next one. It only happens if nobody else stepped in between.
+/// The increment of an epoch key. It fails if the key has changed since it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bump {
-    /// The epoch after it.
+    /// The new epoch.
     pub to: Epoch,
-    /// The epoch key is still as it was read.
+    /// Compares the epoch key with what was read.
     pub guard: Compare,
     /// Writes the new epoch.
     pub put: Put,
 }
 
 impl Bump {
-    /// The next epoch of a key, from what was read there (nothing: it has never been told).
+    /// The next epoch of a key, from its read value (`None`: never set).
     pub fn of<K: Key<Record = Epoch>>(key: &K, seen: Option<&Stored<Epoch>>) -> Bump {
         let to = seen.map_or(Epoch::NEVER_TOLD, |seen| seen.record).next();
         Bump { to, guard: key.as_seen(seen), put: key.put(&to) }
     }
 
-    /// Puts the step into the transaction with the change that it belongs to.
+    /// The same increment, but this many epochs further.
+    #[must_use]
+    pub fn further<K: Key<Record = Epoch>>(self, key: &K, skip: u64) -> Bump {
+        let to = Epoch(self.to.0.saturating_add(skip));
+        Bump { to, put: key.put(&to), guard: self.guard }
+    }
+
+    /// Adds the increment to the transaction of the change that it belongs to.
     #[must_use]
     pub fn within(self, txn: Txn) -> Txn {
         txn.when(self.guard).then(self.put)

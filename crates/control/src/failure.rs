@@ -1,53 +1,59 @@
-//! When is somebody believed to be dead? When enough living reporters say so at the same time.
+//! When does a process count as dead? When enough live reporters report it at the same time.
 //!
-//! A report is a key under its reporter's lease: it says "I cannot reach this one" for as long as it exists. It goes
-//! when the reporter reaches it again, or dies. No clocks are compared between machines, and whoever reports twice
-//! counts once. Services have report keys of their own; they implement [`ReportKey`] for them.
+//! A report is a key under its reporter's lease: it means "unreachable from here" as long as it exists. It is removed
+//! when the reporter reaches the process again, or dies. No clocks are compared between machines, and each reporter
+//! counts once. Services have their own report keys and implement [`ReportKey`] for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use capstan_meta::Compare;
 use capstan_meta::record::{Key, Listing};
-use capstan_meta::session::Session;
 
-/// A key that says who suspects whom.
+/// A key that names a reporter and a suspect.
 pub trait ReportKey: Key {
-    /// Who can be suspected.
+    /// The type of a suspect.
     type Suspect: Clone + Ord + fmt::Debug;
-    /// Who can suspect.
+    /// The type of a reporter.
     type Reporter: Clone + Ord + fmt::Debug;
 
-    /// Who is suspected.
+    /// The suspect.
     fn suspect(&self) -> Self::Suspect;
 
-    /// By whom.
+    /// The reporter.
     fn reporter(&self) -> Self::Reporter;
 }
 
-/// How many reporters it takes.
+/// How many reporters are required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quorum {
-    /// Never fewer than this, however few reporters live.
+    /// The minimum, however few reporters are alive.
     pub at_least: usize,
 }
 
 impl Quorum {
-    /// A majority of the living, and never fewer than configured.
+    /// A majority of the live reporters, and at least the configured minimum.
     #[must_use]
     pub fn needed(self, alive: usize) -> usize {
         self.at_least.max(alive / 2 + 1)
     }
+
+    /// How many live reporters must vouch for a suspect so that the rest are too few to declare it dead. With an even
+    /// number this is half: of two reporters, one that lost its link to a suspect can neither kill nor stop it.
+    #[must_use]
+    pub fn standing_by(self, alive: usize) -> usize {
+        (alive + 1).saturating_sub(self.needed(alive)).max(1)
+    }
 }
 
-/// What is to be believed about one suspect.
+/// The verdict about one suspect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict<K: ReportKey> {
-    /// Who is suspected.
+    /// The suspect.
     pub suspect: K::Suspect,
-    /// The report of each living reporter.
+    /// The report of each live reporter.
     pub reports: Vec<K>,
-    /// How many it takes.
+    /// How many are required.
     pub needed: usize,
 }
 
@@ -58,15 +64,15 @@ impl<K: ReportKey> Verdict<K> {
         self.reports.len() >= self.needed
     }
 
-    /// Guards for the transaction that acts on it: every report that counted still stands.
+    /// Guards for the transaction that acts on it: every counted report still exists.
     pub fn guards(&self) -> impl Iterator<Item = Compare> {
         self.reports.iter().take(self.needed).map(Key::present)
     }
 }
 
-/// What is to be believed, from the reports and the living reporters of one revision. Pure.
+/// The verdicts from the reports and the live reporters of one revision. Pure.
 ///
-/// Reports of reporters that are not alive do not count: their lease is about to take them away.
+/// Reports of dead reporters do not count: their lease is about to expire.
 #[must_use]
 pub fn verdicts<K: ReportKey>(
     reports: &Listing<K>,
@@ -86,48 +92,6 @@ pub fn verdicts<K: ReportKey>(
     by_suspect.into_iter().map(verdict).collect()
 }
 
-/// What a reporter thinks of one peer, from its own attempts to reach it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Suspicion {
-    missed: u32,
-    reported: bool,
-}
-
-/// What a reporter does after an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReportChange {
-    /// Report it.
-    Report,
-    /// Take the report back.
-    Withdraw,
-    /// Nothing.
-    Keep,
-}
-
-impl Suspicion {
-    /// An attempt succeeded or not; it takes `patience` failures in a row to be reported.
-    pub fn observe(&mut self, reached: bool, patience: u32) -> ReportChange {
-        self.missed = if reached { 0 } else { self.missed.saturating_add(1) };
-        let suspected = self.missed >= patience.max(1);
-        let before = std::mem::replace(&mut self.reported, suspected);
-        match (before, suspected) {
-            (false, true) => ReportChange::Report,
-            (true, false) => ReportChange::Withdraw,
-            (false, false) | (true, true) => ReportChange::Keep,
-        }
-    }
-}
-
-/// Reports a suspect for as long as this process lives, or until [`withdraw`]n.
-pub fn report<K: ReportKey>(session: &Session, key: &K, record: &K::Record) {
-    session.declare(key, record);
-}
-
-/// The suspect answers again.
-pub async fn withdraw<K: ReportKey>(session: &Session, key: &K) {
-    session.withdraw(key).await;
-}
-
 #[cfg(test)]
 mod tests {
     use capstan_meta::Revision;
@@ -141,7 +105,7 @@ mod tests {
         /// Keys of this test.
         const CATALOGUE;
 
-        /// A report as the documents write it: the value is a time that nobody compares.
+        /// A report as in the specification: the value is a time that is never compared.
         pub struct FailureKey { address: HostId, report_id: u64 } at "/failures/{address}/{report_id}" => i64 {
             writer: "a coordinator",
             lifetime: Leased,
@@ -206,12 +170,15 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_reported_after_misses_in_a_row_and_taken_back_at_once() {
-        let mut suspicion = Suspicion::default();
-        let seen: Vec<_> = [false, true, false, false, false, true, true]
-            .map(|reached| suspicion.observe(reached, 2))
-            .into();
-        use ReportChange::{Keep, Report, Withdraw};
-        assert_eq!(seen, [Keep, Keep, Keep, Report, Keep, Withdraw, Keep]);
+    fn those_who_stand_by_leave_too_few_to_declare_it_dead() {
+        let by = |alive, at_least| Quorum { at_least }.standing_by(alive);
+        assert_eq!([1, 2, 3, 4, 5].map(|alive| by(alive, 1)), [1, 1, 2, 2, 3]);
+        assert_eq!([1, 2, 3].map(|alive| by(alive, 3)), [1, 1, 1], "the rest are never enough");
+        for alive in 1..50 {
+            for at_least in 1..50 {
+                let quorum = Quorum { at_least };
+                assert!(alive - quorum.standing_by(alive) < quorum.needed(alive));
+            }
+        }
     }
 }

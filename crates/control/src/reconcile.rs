@@ -1,13 +1,13 @@
-//! How are decisions made and carried out? A controller is a pure function from what is known to the next steps; this
-//! loop does the rest.
+//! How are decisions made and performed? A controller is a pure function from a snapshot to the next steps; this loop
+//! does the rest.
 //!
-//! The loop plans on a snapshot of its view, performs the steps, and plans again: at once after it changed something,
-//! otherwise when the view changes or the plan's time comes. There is one path for all of it: being woken carries no
-//! data, so a missed or doubled wake-up cannot hurt.
+//! The loop plans on a snapshot of its view, performs the steps, and plans again: at once after a change, otherwise
+//! when the view changes or the plan's wake-up time arrives. A wake-up carries no data, so a missed or duplicate one is
+//! harmless.
 //!
-//! A step is one guarded transaction or one idempotent message with an epoch. A transaction that finds its guards
-//! broken, or whose outcome is unknown, is never repeated: the view catches up and the controller plans anew, seeing
-//! what happened. Whoever leads carries its leadership into every transaction and stops by its own clock.
+//! A step is one guarded transaction or one idempotent message with an epoch. A transaction whose guards fail, or whose
+//! outcome is unknown, is never repeated: the view catches up and the controller plans again. A leader guards every
+//! transaction with its leadership and stops by its own clock.
 
 mod elected;
 mod pass;
@@ -22,7 +22,7 @@ use capstan_meta::view::{Snapshot, View};
 use capstan_meta::{Store, Txn};
 use serde::Serialize;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 pub use elected::{Elected, run_elected};
@@ -30,80 +30,80 @@ use pass::Outcome;
 
 use crate::epoch::Epoch;
 
-/// What a plan is made from, besides the controller itself.
+/// The input of a plan, besides the controller itself.
 #[derive(Clone, Debug)]
 pub struct Situation {
-    /// What is known.
+    /// The snapshot of the view.
     pub snapshot: Arc<Snapshot>,
-    /// The moment, on the clock that decisions are made by.
+    /// The monotonic time for decisions.
     pub now: Instant,
-    /// The moment, in seconds since 1970, for records that people read.
+    /// The time in seconds since 1970, for records.
     pub unix_now: u64,
-    /// The term of the leader that plans; "never told" where everyone may act.
+    /// The term of the planning leader; zero where every process may act.
     pub term: Epoch,
 }
 
-/// Decides what comes next in one area.
+/// Decides the next steps in one area.
 pub trait Controller: Send + Sync + 'static {
-    /// What it tells others, if it does.
+    /// The messages that it sends, if any.
     type Message: fmt::Debug + Send + 'static;
 
-    /// What logs and `status` call it.
+    /// Its name in logs and `status`.
     fn name(&self) -> &str;
 
     /// The next steps. Pure: the same situation gives the same plan.
     fn plan(&self, situation: &Situation) -> Plan<Self::Message>;
 
-    /// Delivers a message. Idempotent: a message may be told again after an answer was lost.
+    /// Sends a message. Idempotent: a message may be sent again after a lost answer.
     fn tell(&self, message: Self::Message) -> impl Future<Output = Told> + Send;
 }
 
-/// A controller's messages where it has none.
+/// The message type of a controller without messages.
 #[derive(Debug)]
 pub enum NoMessage {}
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// It was obeyed (or had been before).
+    /// It was applied, now or before.
     Done,
-    /// The receiver knows a newer epoch: what the plan was made from is out of date.
+    /// The receiver has a newer epoch: the plan is stale.
     Outdated,
-    /// It did not arrive, or nobody knows whether it did.
+    /// It did not arrive, or the outcome is unknown.
     Failed(String),
 }
 
-/// What to do now, when to look again, and why.
+/// What to do now, when to plan again, and why.
 #[derive(Debug)]
 pub struct Plan<M> {
-    /// The steps, in order. Messages next to each other are told at the same time.
+    /// The steps, in order. Consecutive messages are sent concurrently.
     pub steps: Vec<Step<M>>,
     /// When to plan again even if nothing changes.
     pub wake_at: Option<Instant>,
-    /// What was decided and what is waited for, in words for an operator.
+    /// What was decided and what is pending, for an operator.
     pub why: String,
 }
 
 impl<M> Plan<M> {
-    /// Nothing to do until something changes, and why.
+    /// A plan without steps, and the reason.
     pub fn idle(why: impl Into<String>) -> Plan<M> {
         Plan { steps: Vec::new(), wake_at: None, why: why.into() }
     }
 }
 
-/// One thing to do.
+/// One action of a plan.
 #[derive(Debug)]
 pub enum Step<M> {
-    /// A transaction whose guards say what the plan was made from.
+    /// A transaction whose guards compare what the plan was based on.
     Commit {
-        /// What it does, in words.
+        /// A description for operators.
         what: String,
         /// The transaction.
         txn: Txn,
     },
-    /// A message that a receiver obeys only if its epoch is not from the past.
+    /// A message that a receiver applies only if its epoch is not stale.
     Tell {
-        /// What it does, in words.
+        /// A description for operators.
         what: String,
         /// The message; it carries its epoch.
         message: M,
@@ -111,7 +111,7 @@ pub enum Step<M> {
 }
 
 impl<M> Step<M> {
-    /// What it does, in words.
+    /// The description for operators.
     #[must_use]
     pub fn what(&self) -> &str {
         match self {
@@ -120,10 +120,10 @@ impl<M> Step<M> {
     }
 }
 
-/// In whose name a controller acts.
+/// On whose authority a controller acts.
 #[derive(Clone, Debug)]
 pub enum Authority {
-    /// Any number of processes act at the same time; guards and epochs are all that is needed.
+    /// Any number of processes act at the same time; guards and epochs suffice.
     Anyone,
     /// Only the leader acts.
     Leader {
@@ -135,7 +135,7 @@ pub enum Authority {
 }
 
 impl Authority {
-    /// Whether a step may be begun now.
+    /// Whether a step may begin now.
     #[must_use]
     pub fn may_act(&self) -> bool {
         match self {
@@ -159,17 +159,17 @@ impl Authority {
     }
 }
 
-/// How the loop paces itself.
+/// The timing of the loop.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// Pauses after something failed: the first, and the longest.
+    /// Pauses after a failure: the first, and the longest.
     pub retry: (Duration, Duration),
-    /// A transaction without an answer for so long has an unknown outcome.
+    /// The time after which a transaction without an answer has an unknown outcome.
     pub commit_within: Duration,
-    /// A message without an answer for so long has failed. A pass takes at least as long as its slowest message, so
-    /// this is short, and controllers do not tell those that they know to be down.
+    /// The time after which a message without an answer has failed. A pass takes at least as long as its slowest
+    /// message, so this is short, and controllers do not send to receivers known to be down.
     pub tell_within: Duration,
-    /// Where the jitter of the pauses comes from.
+    /// The seed for the jitter of the pauses.
     pub seed: u64,
 }
 
@@ -184,18 +184,29 @@ impl Default for Pace {
     }
 }
 
-/// What the loop last decided, for `status` and "why is this waiting".
+/// Consecutive passes without a pause, each of which changed something. After them a controller that always finds
+/// something to write is slowed down, so that it cannot overload the store.
+const CHANGES_IN_A_ROW: u32 = 64;
+const PAUSE_WHEN_BUSY: Duration = Duration::from_millis(50);
+
+/// Consecutive passes after which a receiver with newer state is assumed to have a later term.
+const OUTDATED_IN_A_ROW: u32 = 3;
+
+/// The last decision of the loop, for `status` and "why is this waiting".
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Decision {
-    /// How many plans were made so far.
+    /// The number of plans so far.
     pub passes: u64,
-    /// The revision of the view that the plan was made from.
+    /// The revision of the view that the plan was based on.
     pub revision: i64,
-    /// What was decided and what is waited for.
+    /// What was decided and what is pending.
     pub why: String,
     /// The steps of the plan.
     pub steps: Vec<String>,
-    /// What became of them.
+    /// The steps that the store rejects permanently: the plan or the data is wrong.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<String>,
+    /// The outcome of the steps.
     pub outcome: String,
 }
 
@@ -204,10 +215,12 @@ pub struct Decision {
 pub enum LoopEnd {
     /// It was asked to.
     Stopped,
-    /// It may not act any more: somebody else leads, or may lead.
+    /// It may not act any more: another process leads, or may lead.
     Fenced,
-    /// Its view is gone.
+    /// Its view has ended.
     Blind,
+    /// A receiver has a later term: this leader must begin another one.
+    Outdated,
 }
 
 /// The loop around one controller.
@@ -221,19 +234,19 @@ pub struct Reconciler<C> {
 }
 
 impl<C: Controller> Reconciler<C> {
-    /// A loop that plans on this view, which must cover everything that the controller looks at.
+    /// A loop that plans on this view, which must cover everything that the controller reads.
     pub fn new(controller: C, store: Store, view: Arc<View>, pace: Pace) -> Reconciler<C> {
         let decisions = Arc::new(watch::Sender::new(Decision::default()));
         Reconciler { controller: Arc::new(controller), store, view, pace, decisions }
     }
 
-    /// The last decision; follows the loop.
+    /// The last decision; updated by the loop.
     #[must_use]
     pub fn decisions(&self) -> watch::Receiver<Decision> {
         self.decisions.subscribe()
     }
 
-    /// Plans and acts until it is stopped or may not act any more.
+    /// Plans and acts until it is stopped or fenced.
     pub async fn run(&self, authority: &Authority, stop: &CancellationToken) -> LoopEnd {
         tokio::select! {
             biased;
@@ -246,17 +259,32 @@ impl<C: Controller> Reconciler<C> {
     async fn reconcile(&self, authority: &Authority) -> LoopEnd {
         let mut changes = self.view.changes();
         let mut pauses = Backoff::new(self.pace.retry.0, self.pace.retry.1, self.pace.seed);
+        let (mut in_a_row, mut outdated) = (0u32, 0u32);
         loop {
             let snapshot = changes.mark_seen();
             let outcome = self.pass(authority, snapshot).await;
             if outcome.is_good() {
                 pauses.reset();
             }
+            in_a_row =
+                if matches!(outcome, Outcome::Changed { .. }) { in_a_row.saturating_add(1) } else { 0 };
+            outdated = if outcome == Outcome::Outdated { outdated.saturating_add(1) } else { 0 };
             let wake_at = match outcome {
                 Outcome::Fenced => return LoopEnd::Fenced,
+                Outcome::Outdated if outdated >= OUTDATED_IN_A_ROW && authority.term().is_told() => {
+                    return LoopEnd::Outdated;
+                }
+                // The plan may have been based on an old view.
+                Outcome::Outdated => {
+                    self.view.catch_up(self.pace.commit_within).await.ok();
+                    Some(Instant::now() + pauses.next_wait())
+                }
                 Outcome::Settled { wake_at } => wake_at,
                 Outcome::Changed { revision } => {
                     self.reach(revision).await;
+                    if in_a_row > CHANGES_IN_A_ROW {
+                        sleep(PAUSE_WHEN_BUSY).await;
+                    }
                     continue;
                 }
                 Outcome::Conflict { revision } => {
@@ -267,7 +295,7 @@ impl<C: Controller> Reconciler<C> {
                     self.view.catch_up(self.pace.commit_within).await.ok();
                     Some(Instant::now() + pauses.next_wait())
                 }
-                Outcome::Failed => Some(Instant::now() + pauses.next_wait()),
+                Outcome::Failed | Outcome::Refused => Some(Instant::now() + pauses.next_wait()),
                 Outcome::Untold { wake_at } => {
                     let again = Instant::now() + pauses.next_wait();
                     Some(wake_at.map_or(again, |planned| planned.min(again)))
@@ -281,7 +309,7 @@ impl<C: Controller> Reconciler<C> {
         }
     }
 
-    /// Sees its own writes before it plans again. Too late is fine: the guards catch what a stale plan gets wrong.
+    /// Waits until the view has its own writes. A timeout is harmless: the guards catch a stale plan.
     async fn reach(&self, revision: capstan_meta::Revision) {
         if let Err(behind) = self.view.wait_for(revision, self.pace.commit_within).await {
             tracing::debug!(controller = self.controller.name(), %behind, "planning on an old view");

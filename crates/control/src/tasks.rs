@@ -1,8 +1,8 @@
 //! What runs in this process, what does its failure mean, and how does it stop?
 //!
-//! Every long-lived activity is started here under a [`Kind`]. A kind says what a failure means (the process shuts
-//! down, the task is started again after a pause, or it is only logged) and in which [`Stage`] of the shutdown the
-//! task is asked to stop. A shutdown goes through the stages in order and names what did not stop in time.
+//! Every long-lived task is started here under a [`Kind`]. A kind defines what a failure means (the process shuts down,
+//! the task is restarted after a pause, or it is only logged) and in which [`Stage`] of the shutdown the task stops. A
+//! shutdown goes through the stages in order and lists what did not stop in time.
 
 mod registry;
 
@@ -19,25 +19,25 @@ use tokio_util::task::AbortOnDropHandle;
 use registry::Registry;
 pub use registry::{KindCounts, TaskStatus};
 
-/// What it means when a task ends although nobody asked it to.
+/// What happens when a task ends without being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The process cannot go on: see [`Supervisor::failed`].
+    /// The process shuts down: see [`Supervisor::failed`].
     ShutDown,
-    /// It is started again, after a pause that grows with every failure in a row.
+    /// The task is restarted, after a pause that grows with consecutive failures.
     Restart,
-    /// It is logged; others go on.
+    /// The failure is logged; other tasks continue.
     Log,
 }
 
-/// When a task is asked to stop; earlier stages have stopped by then.
+/// When a task is stopped; earlier stages have stopped by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Takes work from outside: listeners.
+    /// Accepts work from outside: listeners.
     Accepting,
     /// Does the work: connections, controllers, agents.
     Working,
-    /// What the work stands on: sessions, stores, metrics.
+    /// Supports the work: sessions, stores, metrics.
     Holding,
 }
 
@@ -48,15 +48,15 @@ impl Stage {
 /// A kind of task: a constant next to the code that starts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// What metrics and logs call it.
+    /// Its name in metrics and logs.
     pub name: &'static str,
     /// What its failure means.
     pub on_failure: OnFailure,
-    /// When it is asked to stop.
+    /// When it is stopped.
     pub stage: Stage,
 }
 
-/// Why a task failed, in words.
+/// Why a task failed.
 pub type TaskError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How a task ended.
@@ -67,20 +67,20 @@ enum Ended {
     Panicked(String),
 }
 
-/// What follows from how a task ended.
+/// What to do after a task has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Next {
     /// Nothing; it is over.
     Over,
-    /// It failed, and that is for the log.
+    /// Log the failure.
     Logged(String),
-    /// Start it again.
+    /// Restart it.
     Again(String),
-    /// The process cannot go on.
+    /// Shut down the process.
     ShutDown(String),
 }
 
-/// The rule. Who was asked to stop may end in any way but a panic without anybody minding.
+/// The rule. During a shutdown every end but a panic is normal.
 fn next(on_failure: OnFailure, stopping: bool, ended: Ended) -> Next {
     let why = match ended {
         Ended::Returned | Ended::Failed(_) if stopping => return Next::Over,
@@ -97,7 +97,7 @@ fn next(on_failure: OnFailure, stopping: bool, ended: Ended) -> Next {
     }
 }
 
-/// A task that the process cannot go on without has failed.
+/// The failure of a task that the process cannot run without.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("task {task} failed: {why}")]
 pub struct Failure {
@@ -107,10 +107,10 @@ pub struct Failure {
     pub why: String,
 }
 
-/// How a shutdown went.
+/// The result of a shutdown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShutdownReport {
-    /// Tasks (kind and name) that did not stop when asked, and were aborted.
+    /// Tasks (kind and name) that did not stop in time and were aborted.
     pub hung: Vec<String>,
 }
 
@@ -123,7 +123,7 @@ impl fmt::Display for ShutdownReport {
     }
 }
 
-/// Starts tasks, watches over them, stops them. Clones are the same supervisor.
+/// Starts, monitors and stops tasks. Clones share one supervisor.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
     registry: Arc<Registry>,
@@ -138,13 +138,13 @@ impl Default for Supervisor {
 }
 
 impl Supervisor {
-    /// Nothing runs yet. The seed makes the pauses before restarts repeatable.
+    /// A supervisor without tasks. The seed makes the pauses before restarts repeatable.
     #[must_use]
     pub fn new(seed: u64) -> Supervisor {
         Supervisor { registry: Arc::new(Registry::new()), failure: Arc::new(watch::Sender::new(None)), seed }
     }
 
-    /// Starts a task. `body` makes its future, once for every start; the token says when to stop.
+    /// Starts a task. `body` creates its future for every start; the token signals the stop.
     #[expect(clippy::disallowed_methods, reason = "this is the one place that starts long-lived work")]
     pub fn start<F>(
         &self,
@@ -157,14 +157,14 @@ impl Supervisor {
         let (id, stop) = self.registry.add(kind, name.into());
         let (registry, failure, seed) = (self.registry.clone(), self.failure.clone(), self.seed ^ id);
         let watched = tokio::spawn(async move {
-            // Whatever happens to this future, the registry forgets the task.
+            // However this future ends, the registry removes the task.
             let _listed = registry.listed(id);
             supervise(&registry, &failure, id, kind, stop, Backoff::new(PAUSE.0, PAUSE.1, seed), body).await;
         });
         self.registry.attach(id, watched.abort_handle());
     }
 
-    /// Waits until a task fails that the process cannot go on without.
+    /// Waits until a task fails that the process cannot run without.
     pub async fn failed(&self) -> Failure {
         let mut failure = self.failure.subscribe();
         loop {
@@ -188,8 +188,8 @@ impl Supervisor {
         self.registry.counts()
     }
 
-    /// Asks everything to stop, stage by stage, and aborts what has not stopped by the deadline. A stage that hangs
-    /// leaves the later ones their share of the time.
+    /// Stops everything, stage by stage, and aborts what has not stopped by the deadline. A hanging stage leaves the
+    /// later ones their share of the time.
     pub async fn shut_down(&self, within: Duration) -> ShutdownReport {
         let deadline = Instant::now() + within;
         let mut hung = Vec::new();
@@ -211,7 +211,7 @@ impl Supervisor {
 /// Pauses before a task is started again: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
-/// A task that ran for so long has recovered: its next failure is a first one.
+/// A task that ran this long has recovered: its next failure counts as the first.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 
 async fn supervise<F>(
@@ -238,7 +238,7 @@ async fn supervise<F>(
             }
             Next::ShutDown(why) => {
                 registry.failed(id, &why);
-                tracing::error!(task, why, "task failed; the process cannot go on");
+                tracing::error!(task, why, "task failed, shutting down");
                 failure.send_if_modified(|first| {
                     let is_first = first.is_none();
                     first.get_or_insert(Failure { task: task.clone(), why: why.clone() });
@@ -252,7 +252,7 @@ async fn supervise<F>(
                     pauses.reset();
                 }
                 let pause = pauses.next_wait();
-                tracing::warn!(task, why, ?pause, "task failed; starting it again");
+                tracing::warn!(task, why, ?pause, "task failed, restarting");
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
@@ -263,7 +263,7 @@ async fn supervise<F>(
     }
 }
 
-/// Runs a task's future on its own, so that a panic ends only it.
+/// Runs a task's future in isolation, so that a panic ends only this task.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that starts long-lived work")]
 async fn attempt(future: impl Future<Output = Result<(), TaskError>> + Send + 'static) -> Ended {
     match AbortOnDropHandle::new(tokio::spawn(future)).await {

@@ -1,6 +1,6 @@
-//! How does a drain begin, and how is it taken back? Pure decisions, and the two calls that commit them.
+//! How does a drain begin, and how is it undone? Pure decisions, and the two calls that commit them.
 
-use capstan_meta::record::{Extra, Key, Stored};
+use capstan_meta::record::{Extra, Key, Prefix as _, Stored};
 use capstan_meta::{Remedy, Store, Txn};
 use serde::Serialize;
 
@@ -8,49 +8,49 @@ use super::{DrainRecord, Intent};
 use crate::epoch::Epoch;
 use crate::error::ControlError;
 use crate::hosts::HostRecord;
-use crate::keys::{DrainKey, HostId, HostKey, ServiceName};
+use crate::keys::{AnswersOf, DrainKey, HostId, HostKey, ServiceName};
 
-/// How often a request is tried again when others change the same drain; each attempt begins with a fresh read.
+/// Attempts when other processes change the same drain; each begins with a fresh read.
 const ATTEMPTS: usize = 16;
 
-/// Who wants it, why, and when.
+/// The requester, reason and time of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Who wants it.
+    /// The requester.
     pub asked_by: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// When, in seconds since 1970.
+    /// The time, in seconds since 1970.
     pub asked_at: u64,
-    /// Services that must answer even if the host is not up to name them.
+    /// Services that must answer even if the host is not up to list them.
     pub services: Vec<ServiceName>,
 }
 
-/// What asking did.
+/// The effect of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrainChange {
-    /// The wish is recorded.
+    /// The request is recorded.
     Asked,
-    /// Exactly that was wanted already.
+    /// The same request was already recorded.
     Already,
-    /// There is no drain that could be taken back.
+    /// There is no drain to undo.
     NotDraining,
 }
 
-/// What is known about a host when something is asked of it.
+/// The state of a host at the time of a request.
 struct Known {
     host: Option<Stored<HostRecord>>,
     drain: Option<Stored<DrainRecord>>,
 }
 
-/// Asks for a host to be emptied. Asking twice is asking once.
+/// Requests the drain of a host. Idempotent.
 pub async fn ask(store: &Store, host: &HostId, ask: &Ask) -> Result<DrainChange, ControlError> {
     let decide = |known: &Known| wish_to_drain(host, known.host(), known.drain(), ask);
     change(store, host, decide).await
 }
 
-/// Asks for a host to take up work again. The drain is over when all its services say that they are healthy.
+/// Requests the return of a host. The drain ends when all its services are healthy.
 pub async fn undrain(store: &Store, host: &HostId, ask: &Ask) -> Result<DrainChange, ControlError> {
     change(store, host, |known| Ok(wish_to_return(known.drain(), ask))).await
 }
@@ -65,8 +65,8 @@ impl Known {
     }
 }
 
-/// The next record of a host that is to be emptied, or what to answer without writing one. Pure, for those who write it
-/// in a transaction of their own: guard it with the drain that was seen.
+/// The next record for draining a host, or the result if nothing is to be written. Pure, for callers that write it in
+/// their own transaction: guard it with the drain that was read.
 pub fn wish_to_drain(
     host: &HostId,
     up: Option<&HostRecord>,
@@ -90,7 +90,7 @@ pub fn wish_to_drain(
     Ok(Ok(record(Intent::Drain, before, ask, services)))
 }
 
-/// The next record of a host that is to take up work again, or what to answer without writing one. Pure.
+/// The next record for returning a host, or the result if nothing is to be written. Pure.
 pub fn wish_to_return(before: Option<&DrainRecord>, ask: &Ask) -> Result<DrainRecord, DrainChange> {
     let before = before.ok_or(DrainChange::NotDraining)?;
     match before.intent {
@@ -116,7 +116,8 @@ fn record(
     }
 }
 
-/// Reads, decides, commits; again after a conflict or an unknown outcome, because the decision looks at what is there.
+/// Reads, decides, commits; repeats after a conflict or an unknown outcome, because each decision starts from a fresh
+/// read.
 async fn change(
     store: &Store,
     host: &HostId,
@@ -131,11 +132,13 @@ async fn change(
         };
         let record = match decide(&known)? {
             Ok(record) => record,
-            // An earlier attempt of ours may be what we find.
+            // The present record may be from our own earlier attempt.
             Err(DrainChange::Already) if unsettled => return Ok(DrainChange::Asked),
             Err(nothing_to_do) => return Ok(nothing_to_do),
         };
-        let txn = Txn::new().when(key.as_seen(known.drain.as_ref())).then(key.put(&record));
+        // Earlier answers do not count for this request.
+        let answers = AnswersOf { host: host.clone() }.delete_all();
+        let txn = Txn::new().when(key.as_seen(known.drain.as_ref())).then(key.put(&record)).then(answers);
         match store.commit(txn).await {
             Ok(result) if result.succeeded => return Ok(DrainChange::Asked),
             Ok(_) => {}

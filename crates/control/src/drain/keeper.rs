@@ -1,5 +1,5 @@
 //! What ends a drain? The kernel's own controller: it removes a drain whose services are all healthy again, and
-//! answers that were left without one.
+//! orphaned answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::drain::DrainAnswer;
 use crate::keys::{AnswerKey, Answers, AnswersOf, DrainKey, Drains, HostId, HostKey, Hosts, ServiceName};
 use crate::reconcile::{Controller, NoMessage, Plan, Situation, Step, Told};
 
-/// Transactions in one plan; the rest comes with the next, on a fresh view.
+/// Transactions per plan; the rest follows in the next one, on a fresh view.
 const STEPS_PER_PLAN: usize = 64;
 
 /// Ends drains. Runs on the leader; its view covers [`DrainKeeper::ranges`].
@@ -20,19 +20,19 @@ const STEPS_PER_PLAN: usize = 64;
 pub struct DrainKeeper;
 
 impl DrainKeeper {
-    /// What its view must cover.
+    /// The ranges that its view must cover.
     #[must_use]
     pub fn ranges() -> Ranges {
         Ranges::new().with(&Drains {}).with(&Hosts {})
     }
 }
 
-/// Where every drain in a snapshot stands.
+/// The status of every drain in a snapshot.
 #[must_use]
 pub fn statuses(snapshot: &Snapshot) -> Vec<DrainStatus> {
     let drains = snapshot.list(&Drains {});
     let answers = by_host(&snapshot.list(&Answers {}));
-    drains.iter().map(|(key, drain)| status_in(snapshot, key, &drain.record, &answers)).collect()
+    drains.iter().map(|(key, drain)| status_in(snapshot, key, drain, &answers)).collect()
 }
 
 type ByHost = BTreeMap<HostId, Vec<(AnswerKey, Stored<DrainAnswer>)>>;
@@ -48,10 +48,10 @@ fn by_host(answers: &Listing<AnswerKey>) -> ByHost {
 fn status_in(
     snapshot: &Snapshot,
     key: &DrainKey,
-    drain: &super::DrainRecord,
+    drain: &Stored<super::DrainRecord>,
     answers: &ByHost,
 ) -> DrainStatus {
-    // An unreadable registration is not a missing one: its host is taken to be up, with nothing known about it.
+    // An unreadable registration is not a missing one: its host counts as up, without further facts.
     let host = snapshot.get(&HostKey { host: key.host.clone() });
     let record =
         host.map_or_else(|_| Some(Default::default()), |found| found.map(|stored| stored.record.clone()));
@@ -77,7 +77,7 @@ impl Controller for DrainKeeper {
         let answers = by_host(&snapshot.list(&Answers {}));
         let (mut steps, mut waiting) = (Vec::new(), Vec::new());
         for (key, drain) in drains.iter() {
-            let status = status_in(snapshot, key, &drain.record, &answers);
+            let status = status_in(snapshot, key, drain, &answers);
             match status.phase {
                 DrainPhase::Returned => steps.push(end(snapshot, key, drain, answers.get(&key.host))),
                 DrainPhase::Drained => waiting.push(format!("{}: drained, until it is undrained", key.host)),
@@ -105,7 +105,7 @@ impl Controller for DrainKeeper {
     }
 }
 
-/// Removes a drain and its answers, if nothing of what was looked at has changed.
+/// Removes a drain and its answers, guarded by everything the decision was based on.
 fn end(
     snapshot: &Snapshot,
     key: &DrainKey,
@@ -113,9 +113,9 @@ fn end(
     answers: Option<&Vec<(AnswerKey, Stored<DrainAnswer>)>>,
 ) -> Step<NoMessage> {
     let host = HostKey { host: key.host.clone() };
-    // The host's record may change in ways that do not matter; being up or down does.
+    // The whole record: a service that the host has started since must answer too.
     let registered = match snapshot.get(&host) {
-        Ok(Some(stored)) => Some(host.same_life(&stored)),
+        Ok(Some(stored)) => Some(host.unchanged(&stored)),
         Ok(None) => Some(host.absent()),
         Err(_) => None,
     };
@@ -127,7 +127,7 @@ fn end(
     Step::Commit { what: format!("end the drain of host {}", key.host), txn }
 }
 
-/// Removes answers to a drain that was deleted by hand.
+/// Removes the answers to a drain that was deleted by hand.
 fn sweep(key: &DrainKey) -> Step<NoMessage> {
     let txn = Txn::new().when(key.absent()).then(AnswersOf { host: key.host.clone() }.delete_all());
     Step::Commit { what: format!("remove answers to a drain of host {} that is gone", key.host), txn }

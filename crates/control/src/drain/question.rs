@@ -1,5 +1,4 @@
-//! What does a service do about drains? It finds the questions that are put to it, and answers each when its answer
-//! changes.
+//! How does a service handle drains? It lists the drains that it must answer, and answers each when its answer changes.
 
 use std::sync::Arc;
 
@@ -7,7 +6,7 @@ use capstan_meta::record::{Key, Stored};
 use capstan_meta::view::{Ranges, Snapshot};
 use capstan_meta::{KeyRange, Txn};
 
-use super::{Answer, DrainAnswer, DrainRecord, Intent, answer};
+use super::{Answer, DrainAnswer, DrainRecord, FailureUnit, Intent, answer_for};
 use crate::keys::{AnswerKey, AnswersOf, DrainKey, Drains, HostId, HostKey, ServiceName};
 
 /// A drain of a host that this service runs on.
@@ -15,48 +14,58 @@ use crate::keys::{AnswerKey, AnswersOf, DrainKey, Drains, HostId, HostKey, Servi
 pub struct Question {
     /// The host.
     pub host: HostId,
-    /// The service that is asked.
+    /// The service that must answer.
     pub service: ServiceName,
-    /// What is wanted.
+    /// The request.
     pub drain: Arc<Stored<DrainRecord>>,
-    /// What the service has answered so far.
+    /// The service's valid answer so far.
     pub given: Option<Arc<Stored<DrainAnswer>>>,
+    /// The run of the host's daemon, if the host is up.
+    pub boot: Option<String>,
 }
 
 impl Question {
-    /// What is wanted.
+    /// What is requested.
     #[must_use]
     pub fn intent(&self) -> Intent {
         self.drain.record.intent
     }
 
-    /// The transaction that gives this answer; nothing if it is given already.
+    /// The transaction that writes this answer; `None` if it is already written.
     #[must_use]
     pub fn answer(&self, say: Answer, unix_now: u64) -> Option<Txn> {
-        let epoch = self.drain.record.epoch;
-        let known = self
-            .given
-            .as_ref()
-            .is_some_and(|given| given.record.epoch == epoch && given.record.answer == say);
-        (!known).then(|| answer(&self.host, &self.service, &self.drain, say, unix_now))
+        self.answer_holding(say, Vec::new(), unix_now)
+    }
+
+    /// The same for a service that keeps copies on the host: `units` (sorted) go down with it.
+    #[must_use]
+    pub fn answer_holding(&self, say: Answer, units: Vec<FailureUnit>, unix_now: u64) -> Option<Txn> {
+        let same = |given: &DrainAnswer| given.answer == say && given.units == units;
+        if self.given.as_ref().is_some_and(|given| same(&given.record)) {
+            return None;
+        }
+        let (epoch, boot) = (self.drain.record.epoch, self.boot.clone());
+        let record = DrainAnswer { epoch, answer: say, answered_at: unix_now, units, boot };
+        Some(answer_for(&self.host, &self.service, &self.drain, record))
     }
 }
 
-/// What a host's own daemon must watch to answer drains of that host: nothing of any other.
+/// The ranges that a host's own daemon watches to answer drains of that host, and of no other.
 #[must_use]
 pub fn own_ranges(host: &HostId) -> Ranges {
-    let drain = DrainKey { host: host.clone() };
-    Ranges::new().with_range(KeyRange::one(drain.bytes())).with(&AnswersOf { host: host.clone() })
+    let (drain, up) = (DrainKey { host: host.clone() }, HostKey { host: host.clone() });
+    let own = Ranges::new().with_range(KeyRange::one(drain.bytes())).with_range(KeyRange::one(up.bytes()));
+    own.with(&AnswersOf { host: host.clone() })
 }
 
-/// The drain of this host, put to one of the services that run on it.
+/// The drain of this host, for one of the services that run on it.
 #[must_use]
 pub fn own_question(snapshot: &Snapshot, host: &HostId, service: &ServiceName) -> Option<Question> {
     let drain = snapshot.get(&DrainKey { host: host.clone() }).ok().flatten()?;
     Some(question(snapshot, host, service, drain))
 }
 
-/// Every drain that this service must answer: it ran on the host when the drain was asked for, or does now.
+/// Every drain that this service must answer: it ran on the host at the time of the request, or does now.
 #[must_use]
 pub fn questions(snapshot: &Snapshot, service: &ServiceName) -> Vec<Question> {
     let drains = snapshot.list(&Drains {});
@@ -73,7 +82,11 @@ fn question(
 ) -> Question {
     let (host, service) = (host.clone(), service.clone());
     let answer = AnswerKey { host: host.clone(), service: service.clone() };
-    Question { host, service, drain, given: snapshot.get(&answer).ok().flatten() }
+    let up = snapshot.get(&HostKey { host: host.clone() }).ok().flatten();
+    let boot = up.map(|up| up.record.boot.clone());
+    let given = snapshot.get(&answer).ok().flatten();
+    let given = given.filter(|given| DrainAnswer::counts(given, &drain, boot.as_deref()));
+    Question { host, service, drain, given, boot }
 }
 
 fn concerns(snapshot: &Snapshot, key: &DrainKey, drain: &DrainRecord, service: &ServiceName) -> bool {

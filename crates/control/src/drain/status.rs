@@ -1,14 +1,14 @@
-//! Where does a drain stand, and what is it waiting for? Pure: from the records to words for an operator.
+//! What is the status of a drain, and what is it waiting for? Pure: from records to text for an operator.
 
 use capstan_meta::record::Stored;
 use serde::Serialize;
 
-use super::{Answer, DrainAnswer, DrainRecord, Intent};
+use super::{Answer, DrainAnswer, DrainRecord, FailureUnit, Intent};
 use crate::epoch::Epoch;
 use crate::hosts::HostRecord;
 use crate::keys::{HostId, ServiceName};
 
-/// How far a drain is.
+/// The phase of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrainPhase {
@@ -18,15 +18,15 @@ pub enum DrainPhase {
     Drained,
     /// Some service has not taken up work again.
     Returning,
-    /// Everything works again; the record is about to be removed.
+    /// All services work again; the record is about to be removed.
     Returned,
 }
 
-/// What one service says.
+/// The state of one service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceState {
-    /// It has not answered this wish.
+    /// It has not answered this request.
     Unanswered,
     /// Not yet.
     Pending,
@@ -41,26 +41,28 @@ pub enum ServiceState {
 pub struct ServiceStatus {
     /// The service.
     pub service: ServiceName,
-    /// What it says.
+    /// Its state.
     pub state: ServiceState,
-    /// Why this is waiting for it; nothing if it is not.
+    /// What is missing from it, if anything.
     pub waiting_for: Option<String>,
+    /// Its failure units; empty unless it has answered this request.
+    pub units: Vec<FailureUnit>,
 }
 
-/// Where a drain stands.
+/// The status of a drain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DrainStatus {
     /// The host.
     pub host: HostId,
-    /// How far it is.
+    /// Its phase.
     pub phase: DrainPhase,
-    /// The epoch of the wish.
+    /// The epoch of the request.
     pub epoch: Epoch,
-    /// Who wants it.
+    /// The requester.
     pub asked_by: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// When it was asked, in seconds since 1970.
+    /// The time of the request, in seconds since 1970.
     pub asked_at: u64,
     /// Whether the host is up.
     pub host_up: bool,
@@ -69,7 +71,12 @@ pub struct DrainStatus {
 }
 
 impl DrainStatus {
-    /// Why this is waiting: a line for each service that has not done what is wanted.
+    /// What goes down with the host although it is drained: hosts that share one of these stay up meanwhile.
+    pub fn units(&self) -> impl Iterator<Item = &FailureUnit> {
+        self.services.iter().flat_map(|service| &service.units)
+    }
+
+    /// One line per service that has not done what is requested.
     #[must_use]
     pub fn waiting(&self) -> Vec<String> {
         let lines = self.services.iter().filter_map(|status| {
@@ -79,17 +86,19 @@ impl DrainStatus {
     }
 }
 
-/// Where the drain of a host stands. `host` is its registration, `answers` what its services said.
+/// The status of a host's drain. `host` is its registration, `answers` are those of its services.
 ///
-/// A service that was started on the host after the wish must answer too. A host that is gone cannot become healthy;
+/// A service that was started on the host after the request must answer too. A host that is down cannot become healthy;
 /// it comes back without a drain, so its return is over at once.
 #[must_use]
 pub fn status(
     id: &HostId,
-    drain: &DrainRecord,
+    stored: &Stored<DrainRecord>,
     host: Option<&HostRecord>,
     answers: &[(ServiceName, &Stored<DrainAnswer>)],
 ) -> DrainStatus {
+    let drain = &stored.record;
+    let boot = host.map(|host| host.boot.as_str());
     let mut expected: Vec<&ServiceName> = drain.services.iter().collect();
     expected.extend(host.into_iter().flat_map(|host| &host.services));
     expected.sort();
@@ -97,8 +106,9 @@ pub fn status(
     let services: Vec<ServiceStatus> = expected
         .into_iter()
         .map(|service| {
-            let given = answers.iter().find(|(name, _)| name == service).map(|(_, stored)| &stored.record);
-            service_status(service, drain, host.is_some(), given)
+            let given = answers.iter().find(|(name, _)| name == service).map(|(_, given)| given);
+            let given = given.filter(|given| DrainAnswer::counts(given, stored, boot));
+            service_status(service, drain, host.is_some(), given.map(|given| &given.record))
         })
         .collect();
     let done = services.iter().all(|service| service.waiting_for.is_none());
@@ -129,8 +139,7 @@ fn service_status(
     host_up: bool,
     given: Option<&DrainAnswer>,
 ) -> ServiceStatus {
-    let current = given.filter(|answer| answer.epoch == drain.epoch);
-    let (state, waiting_for) = match (drain.intent, current.map(|answer| &answer.answer)) {
+    let (state, waiting_for) = match (drain.intent, given.map(|answer| &answer.answer)) {
         (Intent::Drain, Some(Answer::Drained)) => (ServiceState::Drained, None),
         (Intent::Return, Some(Answer::Healthy)) => (ServiceState::Healthy, None),
         (Intent::Return, _) if !host_up => (ServiceState::Unanswered, None),
@@ -146,5 +155,6 @@ fn service_status(
         }
         (_, None) => (ServiceState::Unanswered, Some("has not answered yet".to_owned())),
     };
-    ServiceStatus { service: service.clone(), state, waiting_for }
+    let units = given.map(|answer| answer.units.clone()).unwrap_or_default();
+    ServiceStatus { service: service.clone(), state, waiting_for, units }
 }

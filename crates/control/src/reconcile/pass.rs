@@ -1,4 +1,4 @@
-//! What happens in one pass: plan once, perform the steps, say what became of them.
+//! What happens in one pass: plan once, perform the steps, report the outcome.
 
 use std::sync::Arc;
 
@@ -9,56 +9,70 @@ use tokio::time::{Instant, timeout};
 
 use super::{Authority, Controller, Decision, Plan, Reconciler, Situation, Step, Told};
 
-/// Messages under way at the same time: many hosts are told at once, but a thousand sockets are not opened at once.
+/// Messages in flight: many hosts at once, without opening a thousand sockets.
 const TELL_AT_ONCE: usize = 64;
 
-/// What became of a pass.
+/// The outcome of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Nothing was left to do; look again at this time or when something changes.
+    /// Nothing was left to do; plan again at this time or when something changes.
     Settled { wake_at: Option<Instant> },
     /// Something was changed, last at this revision.
     Changed { revision: Revision },
-    /// Somebody else was faster; what they did is visible at this revision.
+    /// Another process was faster; its change is visible at this revision.
     Conflict { revision: Revision },
-    /// Nobody knows whether a transaction happened.
+    /// The outcome of a transaction is unknown.
     Unclear,
-    /// The store failed in a way that may pass.
+    /// The store failed temporarily.
     Failed,
-    /// Everything was done but for messages that did not arrive; look again at this time or soon.
+    /// Everything was done except messages that did not arrive; plan again at this time or soon.
     Untold { wake_at: Option<Instant> },
+    /// Everything was done except steps that the store rejects.
+    Refused,
+    /// A receiver has a later term than this leader: the store was restored from an older copy.
+    Outdated,
     /// This process may not act any more.
     Fenced,
 }
 
 impl Outcome {
-    /// Whether the pass did what it wanted.
+    /// Whether the pass did everything it planned.
     pub(super) fn is_good(self) -> bool {
         match self {
             Outcome::Settled { .. } | Outcome::Changed { .. } => true,
             Outcome::Conflict { .. }
             | Outcome::Unclear
             | Outcome::Failed
+            | Outcome::Refused
+            | Outcome::Outdated
             | Outcome::Untold { .. }
             | Outcome::Fenced => false,
         }
     }
 
-    /// Whether a change of the view is worth planning for before the pause is over: not after trouble with the store.
+    /// Whether a change of the view may cut the pause short: not after store errors.
     pub(super) fn heeds_changes(self) -> bool {
         match self {
-            Outcome::Settled { .. } | Outcome::Changed { .. } | Outcome::Untold { .. } => true,
-            Outcome::Conflict { .. } | Outcome::Unclear | Outcome::Failed | Outcome::Fenced => false,
+            Outcome::Settled { .. } | Outcome::Changed { .. } | Outcome::Untold { .. } | Outcome::Refused => {
+                true
+            }
+            Outcome::Conflict { .. }
+            | Outcome::Unclear
+            | Outcome::Failed
+            | Outcome::Outdated
+            | Outcome::Fenced => false,
         }
     }
 }
 
-/// What has happened so far in a pass.
+/// The progress of a pass.
 #[derive(Debug, Default)]
 struct Tally {
     committed: Option<Revision>,
     untold: usize,
     outdated: bool,
+    /// Steps that the store rejects permanently.
+    refused: Vec<String>,
 }
 
 impl<C: Controller> Reconciler<C> {
@@ -75,43 +89,48 @@ impl<C: Controller> Reconciler<C> {
             revision: situation.snapshot.revision().0,
             why: plan.why.clone(),
             steps: plan.steps.iter().map(|step| step.what().to_owned()).collect(),
+            refused: Vec::new(),
             outcome: "under way".to_owned(),
         };
         self.decisions.send_replace(decision.clone());
-        let outcome = self.perform(authority, plan).await;
+        let mut tally = Tally::default();
+        let outcome = self.perform(authority, plan, &mut tally).await;
+        decision.refused = tally.refused;
         decision.outcome = describe(outcome).to_owned();
         tracing::debug!(controller = self.controller.name(), why = decision.why, ?outcome, "pass");
         self.decisions.send_replace(decision);
         outcome
     }
 
-    async fn perform(&self, authority: &Authority, plan: Plan<C::Message>) -> Outcome {
+    async fn perform(&self, authority: &Authority, plan: Plan<C::Message>, tally: &mut Tally) -> Outcome {
         let wake_at = plan.wake_at;
-        let mut tally = Tally::default();
         let mut messages = Vec::new();
         for step in plan.steps {
             match step {
                 Step::Tell { what, message } => messages.push((what, message)),
                 Step::Commit { what, txn } => {
-                    self.tell_all(authority, std::mem::take(&mut messages), &mut tally).await;
+                    self.tell_all(authority, std::mem::take(&mut messages), tally).await;
                     match self.commit(authority, &what, txn).await {
                         Ok(revision) => tally.committed = Some(revision),
+                        // It stays wrong, and the other steps do not wait for it.
+                        Err(Outcome::Refused) => tally.refused.push(what),
                         Err(outcome) => return outcome,
                     }
                 }
             }
         }
-        self.tell_all(authority, messages, &mut tally).await;
+        self.tell_all(authority, messages, tally).await;
         match tally {
             _ if !authority.may_act() => Outcome::Fenced,
-            Tally { outdated: true, .. } => Outcome::Unclear,
-            Tally { committed: Some(revision), .. } => Outcome::Changed { revision },
+            Tally { outdated: true, .. } => Outcome::Outdated,
+            Tally { committed: Some(revision), .. } => Outcome::Changed { revision: *revision },
+            Tally { refused, .. } if !refused.is_empty() => Outcome::Refused,
             Tally { untold: 1.., .. } => Outcome::Untold { wake_at },
             Tally { committed: None, .. } => Outcome::Settled { wake_at },
         }
     }
 
-    /// Commits one step; the error is what the pass ends with.
+    /// Commits one step; the error is the outcome of the pass.
     async fn commit(&self, authority: &Authority, what: &str, txn: Txn) -> Result<Revision, Outcome> {
         if !authority.may_act() {
             return Err(Outcome::Fenced);
@@ -132,15 +151,19 @@ impl<C: Controller> Reconciler<C> {
                 Remedy::Refresh => Outcome::Unclear,
                 Remedy::Fenced => Outcome::Fenced,
                 Remedy::Retry => Outcome::Failed,
-                Remedy::Reject | Remedy::Report => {
-                    tracing::error!(controller = name, what, %error, "step refused");
+                Remedy::Reject => {
+                    tracing::error!(controller = name, what, %error, "step rejected by the store");
+                    Outcome::Refused
+                }
+                Remedy::Report => {
+                    tracing::error!(controller = name, what, %error, "step failed");
                     Outcome::Failed
                 }
             }),
         }
     }
 
-    /// A guard did not hold: another's write, or another's leadership.
+    /// A guard failed: another process wrote, or leads.
     async fn lost_race(&self, authority: &Authority, revision: Revision) -> Outcome {
         if let Authority::Leader { leadership, .. } = authority
             && let Ok(Ok(false)) = timeout(self.pace.commit_within, leadership.confirm()).await
@@ -191,6 +214,8 @@ fn describe(outcome: Outcome) -> &'static str {
         Outcome::Unclear => "outcome unknown; reading again",
         Outcome::Failed => "failed; trying again",
         Outcome::Untold { .. } => "some messages did not arrive; trying again",
-        Outcome::Fenced => "stopped: somebody else may lead",
+        Outcome::Refused => "the store refuses some steps; the others are done",
+        Outcome::Outdated => "a receiver knows a later term; raising this one",
+        Outcome::Fenced => "stopped: another process may lead",
     }
 }

@@ -19,22 +19,22 @@ pub struct TaskStatus {
     pub kind: &'static str,
     /// Its name within the kind.
     pub name: String,
-    /// How often it was started again.
+    /// How often it was restarted.
     pub restarts: u64,
-    /// Why it failed last, if it ever did.
+    /// Its last failure, if any.
     pub last_failure: Option<String>,
-    /// How long it has been running since it was last started.
+    /// How long it has been running since its last start.
     pub running_for: Duration,
 }
 
-/// How often tasks of one kind were started and failed since the process began.
+/// How often tasks of one kind were started and failed since the process started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KindCounts {
     /// The kind.
     pub kind: &'static str,
     /// Running now.
     pub running: u64,
-    /// Started, restarts included.
+    /// Started, including restarts.
     pub started: u64,
     /// Failed.
     pub failed: u64,
@@ -43,7 +43,7 @@ pub struct KindCounts {
 #[derive(Debug)]
 pub(super) struct Registry {
     tasks: Mutex<Tasks>,
-    /// Counts tasks that ended, to wake who waits for them.
+    /// Counts ended tasks, to wake waiters.
     ended: watch::Sender<u64>,
     stages: [CancellationToken; 3],
 }
@@ -72,7 +72,7 @@ impl Task {
     }
 }
 
-/// Takes its task off the list when it is dropped.
+/// Removes its task from the list when dropped.
 pub(super) struct Listed {
     registry: Arc<Registry>,
     id: u64,
@@ -98,7 +98,7 @@ impl Registry {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lists a task; who is started during a shutdown is asked to stop at once.
+    /// Lists a task; a task started during a shutdown is stopped at once.
     pub(super) fn add(&self, kind: Kind, name: String) -> (u64, CancellationToken) {
         let mut tasks = self.locked();
         let id = tasks.next_id;
@@ -182,7 +182,7 @@ impl Registry {
         ended.wait_for(none_left).await.ok();
     }
 
-    /// Ends what is left of this stage, and names it.
+    /// Aborts what is left of this stage, and returns the names.
     pub(super) fn abort(&self, stage: Stage) -> Vec<String> {
         let tasks = self.locked();
         let left = tasks.running.values().filter(|task| task.kind.stage == stage);

@@ -1,4 +1,4 @@
-//! Does the drain contract hold, call by call?
+//! The drain contract, call by call.
 
 use capstan_control::ControlError;
 use capstan_control::api;
@@ -168,4 +168,51 @@ fn records_look_like_this() {
     assert_eq!(read.encode().unwrap(), answer.as_bytes());
     let patterns: Vec<_> = CATALOGUE.iter().map(|doc| doc.pattern).collect();
     assert!(patterns.is_sorted(), "{patterns:?}");
+}
+
+/// A step is decided on what was read: if anything of that has changed since, the drain does not end.
+#[tokio::test(start_paused = true)]
+async fn a_drain_ends_only_as_it_was_seen() {
+    let store = store_with_host().await;
+    ask(&store, &host(), &wish()).await.unwrap();
+    answer_all(&store, Answer::Drained).await;
+    undrain(&store, &host(), &wish()).await.unwrap();
+    answer_all(&store, Answer::Healthy).await;
+    let seen = snapshot(&store).await;
+    let situation = Situation { snapshot: seen, now: Instant::now(), unix_now: 0, term: Default::default() };
+    let end = DrainKeeper.plan(&situation).steps.pop().unwrap();
+    let capstan_control::reconcile::Step::Commit { txn, .. } = end;
+    // The operator wants it empty after all.
+    ask(&store, &host(), &wish()).await.unwrap();
+    assert!(!store.commit(txn).await.unwrap().succeeded, "a new request was removed with the old one");
+    assert!(store.read(&DrainKey { host: host() }).await.unwrap().is_some());
+}
+
+/// A service that was started after the request must answer too.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_starts_late_is_waited_for() {
+    let store = store_with_host().await;
+    ask(&store, &host(), &wish()).await.unwrap();
+    answer_all(&store, Answer::Drained).await;
+    let mut record = store.read(&HostKey { host: host() }).await.unwrap().unwrap().record;
+    record.services.push(service("topics"));
+    store.put(HostKey { host: host() }.put(&record)).await.unwrap();
+    let shown = api::host_show(&store, &host()).await.unwrap().drain.unwrap();
+    assert_eq!(shown.phase, DrainPhase::Draining);
+    assert_eq!(shown.waiting(), ["topics: has not answered yet"]);
+}
+
+/// An answer counts only for the request that it names, wherever it comes from.
+#[tokio::test(start_paused = true)]
+async fn an_answer_to_another_epoch_does_not_count() {
+    let store = store_with_host().await;
+    ask(&store, &host(), &wish()).await.unwrap();
+    answer_all(&store, Answer::Drained).await;
+    let drain = DrainKey { host: host() };
+    let mut record = store.read(&drain).await.unwrap().unwrap().record;
+    record.epoch = record.epoch.next();
+    // Not through `ask`, which removes old answers: a restored store, or a tool, may leave both.
+    store.put(drain.put(&record)).await.unwrap();
+    let shown = api::host_show(&store, &host()).await.unwrap().drain.unwrap();
+    assert_eq!(shown.phase, DrainPhase::Draining);
 }

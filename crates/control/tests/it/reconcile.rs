@@ -1,4 +1,4 @@
-//! Does the loop plan again when it should, and never act on what it may not?
+//! The loop plans again when it should, and never acts without authority.
 
 // tidy: the clock is paused in this file
 
@@ -36,7 +36,7 @@ keys! {
     }
 }
 
-/// Counts every counter up to ten, one by one, and tells its receiver about the sum.
+/// Counts every counter up to ten, one by one, and sends the sum to its receiver.
 #[derive(Default)]
 struct CountUp {
     told: Arc<Mutex<Vec<u64>>>,

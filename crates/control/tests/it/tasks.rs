@@ -1,4 +1,4 @@
-//! Does the supervisor restart, give up, shut down in order, and name what hangs?
+//! The supervisor restarts, gives up, shuts down in order, and names hanging tasks.
 
 // tidy: the clock is paused in this file
 

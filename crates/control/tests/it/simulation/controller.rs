@@ -1,7 +1,8 @@
-//! A simulated controller process: it stands for election, ends drains, and tells every host who leads.
+//! A simulated controller process: it campaigns, ends drains, and sends its term to every host.
 
 // tidy: the clock is paused in this file
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,25 +15,27 @@ use capstan_control::reconcile::{
     Controller, Elected, Pace, Plan, Reconciler, Situation, Step, Told, run_elected,
 };
 use capstan_meta::election::{Ballot, Election};
-use capstan_meta::faults::{Faults, Faulty};
+use capstan_meta::faults::{Faults, Faulty, Link};
 use capstan_meta::session::{Session, SessionOptions};
 use capstan_meta::view::{View, ViewOptions};
 use capstan_meta::{OwnedTask, Store};
 use rand::RngExt;
 use rand::rngs::StdRng;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::judge::Judge;
 use super::world::Sabotage;
 
-/// Hosts are told who leads this often.
+/// How often the term is sent to hosts.
 const TELL_EVERY: Duration = Duration::from_secs(7);
 
-/// A controller process that runs.
+/// A running controller process.
 #[derive(Debug)]
 pub(super) struct ControllerProcess {
     pub(super) faults: Faults,
+    stopped: watch::Sender<bool>,
     _main: OwnedTask,
 }
 
@@ -47,7 +50,36 @@ impl ControllerProcess {
             next_tell: Mutex::new(Instant::now()),
             dice: Mutex::new(capstan_testkit::seed::rng(seed)),
         };
-        ControllerProcess { faults, _main: OwnedTask::spawn(run(store, kernel, seed)) }
+        let stopped = watch::Sender::new(false);
+        let main = OwnedTask::spawn(stoppable(stopped.subscribe(), run(store, kernel, seed)));
+        ControllerProcess { faults, stopped, _main: main }
+    }
+
+    /// Like SIGSTOP: it does nothing, and its lease is not renewed.
+    pub(super) fn stop(&self) {
+        self.faults.set_link(Link::Silent);
+        self.stopped.send_replace(true);
+    }
+
+    /// Like SIGCONT: it goes on where it was.
+    pub(super) fn go_on(&self) {
+        self.stopped.send_replace(false);
+        self.faults.set_link(Link::Up);
+    }
+}
+
+/// Works whenever it is not stopped.
+async fn stoppable(mut stopped: watch::Receiver<bool>, work: impl Future<Output = ()>) {
+    let mut work = pin!(work);
+    loop {
+        if stopped.wait_for(|stopped| !stopped).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            _ = stopped.wait_for(|stopped| *stopped) => {}
+            () = &mut work => return,
+        }
     }
 }
 
@@ -62,7 +94,7 @@ async fn run(store: Store, kernel: Kernel, seed: u64) {
     run_elected(&reconciler, &mut elected, &CancellationToken::new()).await;
 }
 
-/// The kernel's own controller, and one that talks to hosts.
+/// The kernel's controller, and one that sends messages to hosts.
 struct Kernel {
     judge: Arc<Judge>,
     process: u64,
@@ -71,7 +103,7 @@ struct Kernel {
     dice: Mutex<StdRng>,
 }
 
-/// "This is the term."
+/// A leader's term.
 #[derive(Debug)]
 struct Announcement {
     host: HostId,

@@ -1,4 +1,4 @@
-//! A simulated host: a daemon that registers, and services that empty and fill it. Its disk survives crashes.
+//! A simulated host: a daemon that registers, and services that drain and fill it. Its disk survives crashes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use super::world::Sabotage;
 /// Units of work that a service has on a host when it is not drained.
 const FULL: u32 = 3;
 
-/// What a host remembers across restarts.
+/// What a host keeps across restarts.
 #[derive(Debug)]
 pub(super) struct Disk {
     pub(super) host: HostId,
@@ -44,7 +44,7 @@ impl Disk {
         self.work.lock().unwrap().keys().cloned().collect()
     }
 
-    /// A message of a leader arrives.
+    /// Handles a message of a leader.
     pub(super) fn hear(&self, term: Epoch) -> Acceptance {
         let mut told = self.told.lock().unwrap();
         let acceptance = told.accept(term);
@@ -55,7 +55,7 @@ impl Disk {
     }
 }
 
-/// A host that is switched on.
+/// A running host.
 #[derive(Debug)]
 pub(super) struct HostProcess {
     pub(super) faults: Faults,
@@ -72,25 +72,37 @@ impl HostProcess {
 }
 
 async fn daemon(store: Store, agent: Agent, seed: u64) {
-    let session = Session::start(store.clone(), SessionOptions { seed, ..SessionOptions::default() });
     let record =
         HostRecord { boot: seed.to_string(), services: agent.disk.services(), ..HostRecord::default() };
     let host = agent.disk.host.clone();
-    hosts::register(&session, &host, &record).await;
+    // Kept for as long as the daemon lives.
+    let _session = registered(&store, &host, &record, seed).await;
     let options = ViewOptions { seed, ..ViewOptions::default() };
     let view = View::open(store.clone(), own_ranges(&host), options).await.unwrap();
     let reconciler = Reconciler::new(agent, store, Arc::new(view), Pace { seed, ..Pace::default() });
     reconciler.run(&Authority::Anyone, &CancellationToken::new()).await;
 }
 
-/// The services of a host, as one controller: it moves work away or takes it up, and says how far it is.
+/// Registers a host, as often as a service manager starts it: it is refused while the run before it looks alive, and a
+/// restored store gives the lease of that run its full time again.
+async fn registered(store: &Store, host: &HostId, record: &HostRecord, seed: u64) -> Session {
+    loop {
+        let session = Session::start(store.clone(), SessionOptions { seed, ..SessionOptions::default() });
+        match hosts::register(&session, host, record).await {
+            Ok(()) => return session,
+            Err(_) => session.close().await.ok(),
+        };
+    }
+}
+
+/// The services of a host as one controller: it moves work away or takes it up, and reports progress.
 struct Agent {
     disk: Arc<Disk>,
     judge: Arc<Judge>,
     sabotage: Sabotage,
 }
 
-/// What the agent does on its own host.
+/// An action of the agent on its own host.
 #[derive(Debug)]
 enum Deed {
     MoveAway(ServiceName),
@@ -98,7 +110,7 @@ enum Deed {
 }
 
 impl Agent {
-    /// What to say about one service and what to do, or nothing.
+    /// The answer of one service and its action, if any.
     fn decide(&self, service: &ServiceName, intent: Option<Intent>) -> (Option<Answer>, Option<Deed>) {
         let work = self.disk.work_of(service);
         let hasty = self.sabotage == Sabotage::AnswersBeforeItIsEmpty && work == 1;

@@ -1,22 +1,30 @@
-//! The judge sees everything at once: every revision of the store, every act of a leader, every host's disk.
+//! The judge sees everything at once: every revision of the store, every action of a leader, every host's disk.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use capstan_control::Epoch;
 use capstan_control::drain::{Answer, DrainAnswer, DrainPhase, DrainStatus, Intent, status};
 use capstan_control::keys::{AnswerKey, DrainKey, HostId, HostKey, ServiceName, TermKey};
-use capstan_meta::embedded::Embedded;
 use capstan_meta::record::{Key, Stored};
-use capstan_meta::{Backend, Event, EventKind, KeyRange, KeyValue, OwnedTask, Revision, Watch, WatchMessage};
+use capstan_meta::session::SessionOptions;
+use capstan_meta::{
+    Backend, Event, EventKind, KeyRange, KeyValue, OwnedTask, RangeResult, Revision, Watch, WatchMessage,
+};
+use tokio::time::Instant;
 
 use super::host::Disk;
+use super::truth::Truth;
 
-/// Knows the truth and whether it is as promised.
+/// After a restore the records are those of another time until every host has looked at them.
+const HOSTS_LOOK_WITHIN: Duration = Duration::from_secs(60);
+
+/// Checks the invariants.
 pub(super) struct Judge {
-    pub(super) truth: Embedded,
+    pub(super) truth: Truth,
     disks: BTreeMap<HostId, Arc<Disk>>,
     book: Mutex<Book>,
 }
@@ -24,13 +32,13 @@ pub(super) struct Judge {
 /// What happened in a world.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Story {
-    /// The store's history in one number: keys, revisions, and whether they were put or deleted.
+    /// The store's history in one hash: keys, revisions, and whether they were put or deleted.
     pub(super) history: u64,
-    /// How often each kind of thing happened.
+    /// How often each kind of event happened.
     pub(super) deeds: BTreeMap<&'static str, u64>,
 }
 
-/// What the judge has seen.
+/// What the judge has recorded.
 #[derive(Default)]
 struct Book {
     violations: Vec<String>,
@@ -40,10 +48,13 @@ struct Book {
     acted: BTreeMap<Epoch, u64>,
     deeds: BTreeMap<&'static str, u64>,
     left_behind: Vec<OwnedTask>,
+    /// How often the store was restored, and when last.
+    restores: u64,
+    restored_at: Option<Instant>,
 }
 
 impl Judge {
-    pub(super) fn new(truth: Embedded, disks: &[Arc<Disk>]) -> Arc<Judge> {
+    pub(super) fn new(truth: Truth, disks: &[Arc<Disk>]) -> Arc<Judge> {
         let disks = disks.iter().map(|disk| (disk.host.clone(), disk.clone())).collect();
         Arc::new(Judge { truth, disks, book: Mutex::default() })
     }
@@ -54,19 +65,39 @@ impl Judge {
 
     /// Follows the store, revision by revision.
     pub(super) async fn follow(self: Arc<Self>) {
-        let everything = Watch::from(KeyRange::prefix("/capstan/"), Revision::FIRST);
-        let mut watch = self.truth.watch(everything).await.unwrap();
         loop {
-            if let WatchMessage::Events { events, .. } = watch.next().await.unwrap() {
+            let (from, restores) = {
+                let book = self.book.lock().unwrap();
+                (book.seen.next(), book.restores)
+            };
+            let watch = self.truth.watch(Watch::from(KeyRange::prefix("/capstan/"), from)).await;
+            let Ok(mut watch) = watch else { continue };
+            // A watch ends when its store is replaced.
+            while let Ok(message) = watch.next().await {
                 let mut book = self.book.lock().unwrap();
-                for revision in events.chunk_by(|one, two| one.kv.mod_revision == two.kv.mod_revision) {
-                    self.judge_revision(&mut book, revision);
+                if book.restores != restores {
+                    break;
+                }
+                if let WatchMessage::Events { events, .. } = message {
+                    for revision in events.chunk_by(|one, two| one.kv.mod_revision == two.kv.mod_revision) {
+                        self.judge_revision(&mut book, revision);
+                    }
                 }
             }
         }
     }
 
-    /// The newest revision that was judged.
+    /// The store was restored, and this is what it has.
+    pub(super) fn restored(&self, found: &RangeResult) {
+        let mut book = self.book.lock().unwrap();
+        book.note("restore");
+        book.state = found.kvs.iter().map(|kv| (kv.key_text().into_owned(), kv.clone())).collect();
+        book.seen = found.revision;
+        book.restores += 1;
+        book.restored_at = Some(Instant::now());
+    }
+
+    /// The newest revision that was checked.
     pub(super) fn seen(&self) -> Revision {
         self.book.lock().unwrap().seen
     }
@@ -85,7 +116,7 @@ impl Judge {
         self.book.lock().unwrap().left_behind.push(task);
     }
 
-    /// A leader acts: in this moment nobody with a later term may have acted, and nobody else in this term.
+    /// Checks an action of a leader: no later term may have acted, and no other process in this term.
     pub(super) fn leader_acts(&self, process: u64, term: Epoch) {
         let mut book = self.book.lock().unwrap();
         book.note("act of a leader");
@@ -93,7 +124,9 @@ impl Judge {
         if newest.is_some_and(|newest| newest < term) {
             book.note("change of leaders");
         }
-        if newest.is_some_and(|newest| newest > term) {
+        // One that led before a restore may not have noticed yet, for as long as its lease was to last. Receivers refuse it.
+        let unaware = book.was_restored_within(SessionOptions::default().ttl);
+        if newest.is_some_and(|newest| newest > term) && !unaware {
             book.violations.push(format!("leader of term {term} acted after {newest:?}"));
         }
         let actor = *book.acted.entry(term).or_insert(process);
@@ -102,7 +135,7 @@ impl Judge {
         }
     }
 
-    /// A service takes up work on its host: nobody may believe it to be drained.
+    /// Checks that a service takes up work only while it does not count as drained.
     pub(super) fn takes_up_work(&self, key: &AnswerKey) {
         let mut book = self.book.lock().unwrap();
         let drain = book.read(&DrainKey { host: key.host.clone() });
@@ -111,16 +144,19 @@ impl Judge {
             let believed = drain.record.intent == Intent::Drain
                 && answer.record.epoch == drain.record.epoch
                 && answer.record.answer == Answer::Drained;
-            if believed {
+            if believed && !book.was_restored_within(HOSTS_LOOK_WITHIN) {
                 book.violations.push(format!("{key} takes up work although it is drained"));
             }
         }
     }
 
-    /// Where each drain stands at this moment; whoever is called drained is empty.
+    /// Checks every drain now: a host that counts as drained is empty.
     pub(super) fn check_now(&self) {
         let book = self.book.lock().unwrap();
         assert!(book.violations.is_empty(), "{}", book.violations.join("\n"));
+        if book.was_restored_within(HOSTS_LOOK_WITHIN) {
+            return;
+        }
         for status in book.statuses() {
             let disk = self.disk(&status.host);
             let empty = disk.services().iter().all(|service| disk.work_of(service) == 0);
@@ -128,7 +164,7 @@ impl Judge {
         }
     }
 
-    /// What is left under a text; for "nothing is left".
+    /// What is left under a prefix.
     pub(super) fn left_under(&self, prefix: &str) -> Vec<String> {
         let book = self.book.lock().unwrap();
         book.state
@@ -154,7 +190,7 @@ impl Judge {
         }
     }
 
-    /// Judges one event against the state before its revision.
+    /// Checks one event against the state before its revision.
     fn judge_event(&self, book: &mut Book, path: &str, event: &Event) {
         if let Some(key) = TermKey::parse(path) {
             self.judge_term(book, &key, event);
@@ -225,6 +261,10 @@ impl Book {
         *self.deeds.entry(kind).or_default() += 1;
     }
 
+    fn was_restored_within(&self, time: Duration) -> bool {
+        self.restored_at.is_some_and(|restored| restored.elapsed() < time)
+    }
+
     fn read<K: Key>(&self, key: &K) -> Option<Stored<K::Record>> {
         self.state.get(&key.path()).map(|kv| Stored::decode::<K>(kv).unwrap())
     }
@@ -245,6 +285,6 @@ impl Book {
             .filter_map(|answer| self.read(&answer).map(|stored| (answer.service, stored)))
             .collect();
         let answers: Vec<_> = answers.iter().map(|(service, stored)| (service.clone(), stored)).collect();
-        Some(status(&key.host, &drain.record, host.as_ref().map(|host| &host.record), &answers))
+        Some(status(&key.host, &drain, host.as_ref().map(|host| &host.record), &answers))
     }
 }

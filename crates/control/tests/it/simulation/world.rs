@@ -1,4 +1,4 @@
-//! A simulated world: what it consists of, what happens to it, and when it must come to rest.
+//! A simulated world: its parts, its faults, and when it must settle.
 
 // tidy: the clock is paused in this file
 
@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use capstan_control::drain::{self, Ask};
 use capstan_control::keys::{HostId, ServiceName};
-use capstan_meta::embedded::{Embedded, Options};
 use capstan_meta::faults::{Faults, Faulty, Link, Rates};
 use capstan_meta::{Backend, OwnedTask, Revision, Store};
 use capstan_testkit::seed::rng;
@@ -18,8 +17,9 @@ use tokio::time::{Instant, sleep, timeout};
 use super::controller::ControllerProcess;
 use super::host::{Disk, HostProcess};
 use super::judge::{Judge, Story};
+use super::truth::{restored, saved, truth};
 
-/// A bug to be found.
+/// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sabotage {
     None,
@@ -29,7 +29,7 @@ pub(super) enum Sabotage {
     ForgetsToReturn,
 }
 
-/// What a world is like.
+/// The parameters of a world.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     seed: u64,
@@ -37,21 +37,41 @@ pub(super) struct Plan {
     controllers: usize,
     events: usize,
     sabotage: Sabotage,
+    hazards: Hazards,
+}
+
+/// What happens besides crashes and bad connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hazards {
+    None,
+    /// Controllers are stopped and go on, and the store is restored from an older snapshot.
+    StopsAndRestores,
 }
 
 impl Plan {
     pub(super) fn small(seed: u64) -> Plan {
         let mut rng = rng(seed);
         let (hosts, controllers) = (rng.random_range(1..=4), rng.random_range(1..=3));
-        Plan { seed, hosts, controllers, events: rng.random_range(5..28), sabotage: Sabotage::None }
+        Plan::calm(seed, hosts, controllers, rng.random_range(5..28))
     }
 
     pub(super) fn medium(seed: u64) -> Plan {
-        Plan { seed, hosts: 50, controllers: 3, events: 100, sabotage: Sabotage::None }
+        Plan::calm(seed, 50, 3, 100)
     }
 
     pub(super) fn large(seed: u64) -> Plan {
-        Plan { seed, hosts: 1_000, controllers: 3, events: 300, sabotage: Sabotage::None }
+        Plan::calm(seed, 1_000, 3, 300)
+    }
+
+    fn calm(seed: u64, hosts: usize, controllers: usize, events: usize) -> Plan {
+        Plan { seed, hosts, controllers, events, sabotage: Sabotage::None, hazards: Hazards::None }
+    }
+
+    /// The same with leaders that are stopped, and a store that is restored from an older snapshot.
+    pub(super) fn with_stops_and_restores(self) -> Plan {
+        // A restore costs a large world as much as many events.
+        let events = self.events.min(120);
+        Plan { hazards: Hazards::StopsAndRestores, events, ..self }
     }
 
     pub(super) fn sabotaged(self, sabotage: Sabotage) -> Plan {
@@ -59,16 +79,19 @@ impl Plan {
     }
 }
 
-/// How long a world may take to come to rest after the last fault: a lease, an election, a few longest pauses.
+/// How long a world may take to settle after the last fault: a lease, an election, a few longest pauses.
 const REST_WITHIN: Duration = Duration::from_secs(180);
 
-/// Runs a world to its end, and says what happened in it.
+/// Runs a world to its end, and returns its story.
 pub(super) fn simulate(plan: &Plan) -> Story {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let mut world = World::new(plan);
-        world.live(plan.events).await;
+        match plan.hazards {
+            Hazards::None => world.live(plan.events).await,
+            Hazards::StopsAndRestores => world.live_again(plan.events).await,
+        }
         world.come_to_rest().await;
         world.judge.story()
     })
@@ -81,7 +104,7 @@ struct World {
     disks: Vec<Arc<Disk>>,
     hosts: Vec<Option<HostProcess>>,
     controllers: Vec<Option<ControllerProcess>>,
-    /// The operator's way to the store, which is no better than others'.
+    /// The operator's connection to the store, which has faults like the others.
     operator: Store,
     operator_faults: Faults,
     _following: OwnedTask,
@@ -90,7 +113,7 @@ struct World {
 impl World {
     fn new(plan: &Plan) -> World {
         let mut rng = rng(plan.seed);
-        let truth = Embedded::in_memory(Options { seed: Some(plan.seed), ..Options::default() });
+        let truth = truth(plan.seed);
         let disks: Vec<Arc<Disk>> = (0..plan.hosts).map(|at| Arc::new(some_disk(at, &mut rng))).collect();
         let judge = Judge::new(truth.clone(), &disks);
         let operator_faults = Faults::seeded(plan.seed);
@@ -110,7 +133,7 @@ impl World {
         world
     }
 
-    /// Things happen.
+    /// Runs random events.
     async fn live(&mut self, events: usize) {
         for _ in 0..events {
             self.something_happens().await;
@@ -118,6 +141,38 @@ impl World {
             sleep(Duration::from_millis(pause)).await;
             self.judge.check_now();
         }
+    }
+
+    /// Lives with leaders that are stopped; what happens after a snapshot is lost, twice.
+    async fn live_again(&mut self, events: usize) {
+        self.live_with_stops(events / 3).await;
+        let saved = saved(&self.judge.truth).await;
+        self.live_with_stops(events / 3).await;
+        self.restore(&saved).await;
+        self.live_with_stops(events / 3).await;
+        self.restore(&saved).await;
+        self.live_with_stops(events / 3).await;
+    }
+
+    async fn live_with_stops(&mut self, events: usize) {
+        for _ in 0..events {
+            let controller = self.rng.random_range(0..self.controllers.len());
+            if let Some(process) = &self.controllers[controller] {
+                match self.rng.random_range(0..6) {
+                    0 => process.stop(),
+                    1 | 2 => process.go_on(),
+                    _ => {}
+                }
+            }
+            self.live(1).await;
+        }
+    }
+
+    async fn restore(&mut self, saved: &[u8]) {
+        let (store, found) = restored(saved, self.rng.random()).await;
+        let former = self.judge.truth.replace(store);
+        self.judge.restored(&found);
+        former.close().await.unwrap();
     }
 
     async fn something_happens(&mut self) {
@@ -142,7 +197,7 @@ impl World {
         }
     }
 
-    /// The operator wants a host empty, or back; and does not wait for ever.
+    /// The operator drains or returns a host, with a bounded wait.
     async fn wish(&self, host: usize, empty: bool) {
         let ask = Ask {
             asked_by: "operator".into(),
@@ -160,7 +215,7 @@ impl World {
         timeout(Duration::from_secs(2), asked).await.ok();
     }
 
-    /// History may go as far as the judge has read it.
+    /// Compacts up to where the judge has read, or revokes a lease.
     async fn forget_history_or_a_lease(&mut self) {
         if self.rng.random_bool(0.5) {
             let seen = self.judge.seen();
@@ -171,7 +226,7 @@ impl World {
                 return;
             }
             let unlucky = leases[self.rng.random_range(0..leases.len())];
-            // Whoever revokes a leader's lease by hand lifts the fence in time; that much is documented.
+            // Revoking a leader's lease by hand lifts its fence early, as documented.
             let info = self.judge.truth.lease_info(unlucky).await.unwrap().unwrap();
             if !info.keys.iter().any(|key| key.starts_with(b"/capstan/leader/")) {
                 self.judge.truth.lease_revoke(unlucky).await.unwrap();
@@ -205,8 +260,9 @@ impl World {
         (0..self.controllers.len()).for_each(|at| self.boot_controller(at));
     }
 
-    /// Everything works again and every host is wanted back: nothing may remain.
+    /// Stops all faults and returns every host: nothing may remain.
     async fn come_to_rest(&mut self) {
+        self.controllers.iter().flatten().for_each(ControllerProcess::go_on);
         let hosts = self.hosts.iter().flatten().map(|process| &process.faults);
         let controllers = self.controllers.iter().flatten().map(|process| &process.faults);
         for faults in hosts.chain(controllers).chain([&self.operator_faults]) {
@@ -223,13 +279,19 @@ impl World {
         }
         let begun = Instant::now();
         while !self.is_at_rest() {
-            let drains = self.judge.left_under("/capstan/drains/");
-            assert!(begun.elapsed() < REST_WITHIN, "the world did not come to rest: {drains:?}");
+            assert!(begun.elapsed() < REST_WITHIN, "the world did not come to rest: {}", self.unrest());
             sleep(Duration::from_millis(500)).await;
             self.judge.check_now();
         }
         assert!(self.judge.deeds("registration") as usize >= self.hosts.len());
         assert!(self.judge.deeds("act of a leader") > 0);
+    }
+
+    fn unrest(&self) -> String {
+        let drains = self.judge.left_under("/capstan/drains/");
+        let hosts = self.judge.left_under("/capstan/hosts/").len();
+        let candidates = self.judge.left_under("/capstan/leader/");
+        format!("drains {drains:?}, {hosts} of {} hosts, candidates {candidates:?}", self.hosts.len())
     }
 
     fn is_at_rest(&self) -> bool {

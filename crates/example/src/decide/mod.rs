@@ -1,0 +1,5 @@
+//! Pure: facts in, next steps out.
+
+mod place;
+
+pub use place::{Change, place};
