@@ -1,4 +1,4 @@
-//! Who holds which shard, and who is its primary?
+//! Which nodes hold which shard, and which one is its primary?
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,23 +8,23 @@ use crate::error::PlacementError;
 use crate::node::NodeName;
 use crate::shard::{Shard, ShardCount};
 
-/// Where one shard is.
+/// The holders of one shard.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Placement {
-    /// The holder that takes writes; none while nobody holds the shard.
+    /// The holder that takes writes; `None` while the shard has no holder.
     pub primary: Option<NodeName>,
-    /// Every node with a complete copy, the primary included, in order of name.
+    /// Every node with a complete copy, including the primary, sorted by name.
     pub holders: Vec<NodeName>,
 }
 
-/// Where every shard is: the value that services store and planners compare.
+/// The holders of every shard: the value that services store and planners compare.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Entry>", into = "Vec<Entry>")]
 pub struct Assignment {
     shards: Vec<Placement>,
 }
 
-/// One shard of an assignment as it is written down.
+/// One shard of an assignment in its serialised form.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Entry {
     shard: u32,
@@ -33,12 +33,12 @@ struct Entry {
 }
 
 impl Assignment {
-    /// Nobody holds anything yet.
+    /// An assignment without holders.
     pub fn empty(count: ShardCount) -> Self {
         Self { shards: vec![Placement::default(); count.get() as usize] }
     }
 
-    /// One placement per shard, in order; refuses double holders and a primary that holds no copy.
+    /// One placement per shard, in order; rejects duplicate holders and a primary without a copy.
     pub fn new(placements: Vec<Placement>) -> Result<Self, PlacementError> {
         ShardCount::new(placements.len() as u64)?;
         let shards = placements
@@ -53,12 +53,12 @@ impl Assignment {
         Self { shards }
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     pub fn count(&self) -> u32 {
         self.shards.len() as u32
     }
 
-    /// Where one shard is; `None` beyond the last shard.
+    /// The placement of one shard; `None` beyond the last shard.
     pub fn get(&self, shard: Shard) -> Option<&Placement> {
         self.shards.get(shard.index())
     }
@@ -92,10 +92,10 @@ impl Assignment {
     }
 }
 
-/// What one node holds.
+/// The copies of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// Copies, primaries included.
+    /// Copies, including primaries.
     pub copies: u32,
     /// Shards that it is primary of.
     pub primaries: u32,

@@ -1,22 +1,22 @@
-//! What is the least that any plan must move? Two answers: one by counting, one with a proof.
+//! What is the least that any plan must move? Two lower bounds: one by counting, one with a proof.
 //!
-//! Counting: a node above its fair share must give, a lost copy must be made, a node below its fair share must
-//! receive. That is always a lower bound and, without failure domains, nearly always attained.
+//! Counting: a node above its fair share must give, a lost copy must be made, a node below its fair share must receive.
+//! That is always a lower bound and, without failure domains, nearly always attained.
 //!
-//! Proof: put any price on a copy on each node. Whoever respects the bounds of node i pays at most `price * high`
-//! (or at least `price * low`, for a negative price) there in all, so the cost of a plan is at least what the
-//! cheapest choice of holders costs shard by shard, prices included, less those payments. This holds for *any*
-//! prices (weak duality); the solver's prices make it equal to the plan, which proves that no plan moves less.
-//! The check shares nothing with the solver but the prices.
+//! Proof: put any price on a copy on each node. A plan that respects the bounds of node i pays at most `price * high`
+//! (or at least `price * low`, for a negative price) there in total, so its cost is at least the cost of the cheapest
+//! choice of holders per shard, prices included, minus those payments. This holds for *any* prices (weak duality). With
+//! the solver's prices it equals the cost of the plan, which proves that no plan moves less. The check shares only the
+//! prices with the solver.
 
 use smallvec::SmallVec;
 
 use crate::problem::Problem;
 use crate::shares::Groups;
 
-/// Cost of a new copy on a node that holds nothing yet. Large, so that the number of copies comes first.
+/// Cost of a new copy on an empty node. Large, so that the number of copies dominates.
 pub(crate) const ADD_TO_NEWCOMER: i64 = 1 << 24;
-/// A new copy on a node that already holds some costs a trifle more: a join should not touch old nodes.
+/// Cost of a new copy on a node that already holds some: slightly higher, so that a join does not touch old nodes.
 pub(crate) const ADD_TO_SETTLED: i64 = ADD_TO_NEWCOMER + 1;
 
 /// Adds that no plan can avoid, by counting alone.
@@ -33,7 +33,7 @@ pub(crate) fn counted_adds(problem: &Problem<'_>) -> u64 {
     (wanted - kept).max((wanted - kept + over).saturating_sub(surplus)).max(under)
 }
 
-/// Adds that no plan can avoid, by the proof above: valid whatever the prices are.
+/// Adds that no plan can avoid, by the proof above: valid for any prices.
 pub(crate) fn proved_adds(problem: &Problem<'_>, prices: &[i64]) -> u64 {
     let fresh = costs_of_adding(problem);
     let offers = Offers::new(problem, prices, &fresh);
@@ -76,7 +76,7 @@ impl<'p> Offers<'p> {
         Self { groups: &problem.groups, nodes }
     }
 
-    /// Greedy is exact here: "at most so many per group, so many in all" is a matroid.
+    /// Greedy is exact here: "at most n per group, at most m in total" is a matroid.
     fn cheapest(&self, holders: &[u32], prices: &[i64], copies: u32) -> i64 {
         let mut own: SmallVec<[(i64, u32); 4]> =
             holders.iter().map(|&node| (prices[node as usize], node)).collect();

@@ -1,4 +1,4 @@
-//! Which nodes are there, and how many copies must each shard have on them?
+//! Which nodes are in the cluster, and how many copies must each shard have?
 
 use std::collections::HashMap;
 
@@ -6,9 +6,9 @@ use crate::error::PlacementError;
 use crate::node::{Node, NodeName, NodeState};
 use crate::shard::Copies;
 
-/// The nodes of a cluster and the number of copies per shard, checked once.
+/// The nodes of a cluster and the number of copies per shard, validated once.
 ///
-/// Nodes are kept in order of name, so that no plan depends on the order in which they were listed.
+/// Nodes are sorted by name, so that no plan depends on the order of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
     copies: Copies,
@@ -16,10 +16,10 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Largest cluster that one plan covers.
+    /// The largest cluster that one plan supports.
     pub const MAX_NODES: usize = 10_000;
 
-    /// Refuses duplicate names, too many nodes, and fewer serving nodes than copies.
+    /// Rejects duplicate names, too many nodes, and fewer serving nodes than copies.
     pub fn new(copies: Copies, nodes: impl IntoIterator<Item = Node>) -> Result<Self, PlacementError> {
         let mut nodes: Vec<Node> = nodes.into_iter().collect();
         if nodes.len() > Self::MAX_NODES {
@@ -41,7 +41,7 @@ impl Cluster {
         self.copies
     }
 
-    /// All nodes, in order of name.
+    /// All nodes, sorted by name.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }

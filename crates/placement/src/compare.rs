@@ -55,7 +55,7 @@ fn placed(mut holders: Vec<NodeName>) -> Placement {
     Placement { primary, holders }
 }
 
-/// What it takes to get from one layout to another, and how even the result is.
+/// The cost of changing one layout into another, and the balance of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Movement {
     /// Copies made.
@@ -72,7 +72,7 @@ pub struct Movement {
     pub most_primaries: u32,
 }
 
-/// Compares two layouts of the same shards; `nodes` are those that there are afterwards.
+/// Compares two layouts of the same shards; `nodes` are those of the later layout.
 pub fn movement(before: &Assignment, after: &Assignment, nodes: &[NodeName]) -> Movement {
     let stays: BTreeSet<&NodeName> = nodes.iter().collect();
     let old = before.tally();

@@ -1,39 +1,39 @@
-//! What can be wrong with a question put to the planners?
+//! Errors of the planners' input.
 
 /// Why there is no plan: what happened, to which object, and what to do next.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlacementError {
-    /// A node or domain name cannot be written in a key or on a command line.
+    /// A node or domain name that is not valid in a key or on a command line.
     #[error(
         "name {name:?} is not usable: {reason}; use 1 to 128 letters, digits, '.', '_', '-', ':', '/' or '@'"
     )]
     BadName {
-        /// The text that was given.
+        /// The given text.
         name: String,
-        /// Which rule it breaks.
+        /// The violated rule.
         reason: &'static str,
     },
-    /// Two nodes have one name.
+    /// Two nodes have the same name.
     #[error("node {name} is listed twice; give every node its own name")]
     DuplicateNode {
         /// The repeated name.
         name: String,
     },
-    /// A weight of zero or beyond any real ratio of machine sizes.
+    /// A weight of zero, or beyond any real ratio of machine sizes.
     #[error(
         "weight {weight} is outside 1..={max}; to empty a node mark it as retiring instead of weighing it 0"
     )]
     BadWeight {
-        /// The weight that was given.
+        /// The given weight.
         weight: u64,
         /// The largest weight accepted.
         max: u32,
     },
-    /// A copy count of zero or beyond any use.
+    /// A number of copies of zero, or too large.
     #[error("{copies} copies per shard is outside 1..={max}; choose a number in that range")]
     BadCopies {
-        /// The number that was given.
+        /// The given number.
         copies: u64,
         /// The largest number accepted.
         max: u8,
@@ -41,7 +41,7 @@ pub enum PlacementError {
     /// No shards, or more than the planner accepts.
     #[error("{shards} shards is outside 1..={max}; choose a number in that range")]
     BadShardCount {
-        /// The number that was given.
+        /// The given number.
         shards: u64,
         /// The largest number accepted.
         max: u32,
@@ -49,7 +49,7 @@ pub enum PlacementError {
     /// A shard number beyond the last shard.
     #[error("shard {shard} does not exist: the last one is {last}; name a shard in 0..={last}")]
     NoSuchShard {
-        /// The number that was given.
+        /// The given number.
         shard: u64,
         /// The number of the last shard.
         last: u32,
@@ -57,12 +57,12 @@ pub enum PlacementError {
     /// More nodes than the planner accepts.
     #[error("{nodes} nodes are more than the {max} that one plan covers; split the cluster")]
     TooManyNodes {
-        /// How many were given.
+        /// The given number.
         nodes: usize,
-        /// The most accepted.
+        /// The largest number accepted.
         max: usize,
     },
-    /// Distinct nodes for all copies do not exist.
+    /// There are fewer nodes than copies.
     #[error(
         "{copies} copies need {copies} nodes that stay, and there are {serving}; add nodes or ask for fewer copies"
     )]
@@ -72,17 +72,17 @@ pub enum PlacementError {
         /// Nodes that are neither retiring nor gone.
         serving: usize,
     },
-    /// The present assignment names a node that the node list does not have.
+    /// The present assignment names a node that is not in the node list.
     #[error(
         "shard {shard} is held by {node}, which is not in the node list; list it (as gone, if it is) or correct the assignment"
     )]
     UnknownNode {
         /// The shard whose entry is wrong.
         shard: u32,
-        /// The name without a node.
+        /// The unknown name.
         node: String,
     },
-    /// One node is named twice for one shard.
+    /// One node is listed twice for one shard.
     #[error("shard {shard} names {node} twice among its holders; name every holder once")]
     DuplicateHolder {
         /// The shard whose entry is wrong.
@@ -90,20 +90,20 @@ pub enum PlacementError {
         /// The repeated holder.
         node: String,
     },
-    /// The primary of a shard holds no copy of it.
+    /// The primary of a shard has no copy of it.
     #[error("shard {shard} has primary {node}, which is not among its holders; name a holder as primary")]
     PrimaryHoldsNothing {
         /// The shard whose entry is wrong.
         shard: u32,
-        /// The primary that was named.
+        /// The given primary.
         node: String,
     },
-    /// Shards of an assignment are not numbered 0, 1, 2, and so on.
+    /// The shards of an assignment are not numbered 0, 1, 2, and so on.
     #[error(
         "the assignment has shard {found} where shard {expected} belongs; list every shard once, in order"
     )]
     ShardOutOfOrder {
-        /// The number that belongs here.
+        /// The expected number.
         expected: u32,
         /// The number that was found.
         found: u32,
@@ -126,7 +126,7 @@ pub enum PlacementError {
         /// The other owner.
         other: String,
     },
-    /// A slot owner that the node list does not have.
+    /// A slot owner that is not in the node list.
     #[error(
         "slots {first}-{last} are owned by {node}, which is not in the node list; list it or correct the ranges"
     )]
@@ -135,22 +135,22 @@ pub enum PlacementError {
         first: u16,
         /// Last slot of the range.
         last: u16,
-        /// The name without a node.
+        /// The unknown name.
         node: String,
     },
-    /// A planner of load was given a node without capacity, or a policy that cannot work.
+    /// A node without capacity, or an invalid policy, for the load planner.
     #[error("{what} is {value}, outside {low}..={high}; choose a number in that range")]
     BadLoadSetting {
-        /// Which setting.
+        /// The setting.
         what: &'static str,
-        /// The value that was given.
+        /// The given value.
         value: u64,
         /// Smallest accepted value.
         low: u64,
         /// Largest accepted value.
         high: u64,
     },
-    /// A unit of load was reported twice, or on a node that is not listed.
+    /// A unit of load was reported twice, or on an unknown node.
     #[error("{unit} is reported {problem}; report each one once, on a listed node or on none")]
     BadLoadReport {
         /// The unit of load, as text.
@@ -158,12 +158,12 @@ pub enum PlacementError {
         /// What is wrong with it.
         problem: String,
     },
-    /// The solver stopped short of the rules, which its own theory excludes.
+    /// The solver stopped before all rules held, which its theory excludes.
     #[error(
         "no layout satisfies all rules ({short} copies could not be placed); this is a defect of the planner, please report the input"
     )]
     Unsolved {
-        /// Copies that found no place.
+        /// Copies that were not placed.
         short: u64,
     },
 }

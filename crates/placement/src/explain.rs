@@ -31,7 +31,7 @@ pub fn explain(
         steps += 1;
         match step {
             Step::Add(add) => {
-                let from = add.source.as_ref().map_or("nobody: it starts empty".into(), ToString::to_string);
+                let from = add.source.as_ref().map_or("no node: it starts empty".into(), ToString::to_string);
                 let reason = format!("{}; copied from {from}", reason_added(cluster, was, plan, &add.target));
                 line(&mut text, '+', &add.target, &reason);
             }
@@ -56,7 +56,7 @@ fn line(text: &mut String, mark: char, node: &NodeName, reason: &str) {
 
 fn describe(placement: &Placement) -> String {
     if placement.holders.is_empty() {
-        return "nobody".into();
+        return "no node".into();
     }
     let names: Vec<&str> = placement.holders.iter().map(NodeName::as_str).collect();
     let primary = placement.primary.as_ref().map_or("none", NodeName::as_str);

@@ -1,4 +1,4 @@
-//! What does a plan look like? The document's picture: shards across, nodes down.
+//! What does a plan look like? The grid of the specification: shards across, nodes down.
 
 use std::fmt;
 
@@ -7,11 +7,11 @@ use crate::node::{NodeName, NodeState};
 use crate::plan::{NodeSummary, Plan};
 use crate::shard::Shard;
 
-/// Shards side by side before the picture continues below: fits a terminal of 120 columns.
+/// Shards per row of grids: fits a terminal of 120 columns.
 const BAND: u32 = 32;
 
-/// A plan as a grid of marks: `M` primary, `S` replica, `+` added, `x` deleted, `<` became primary, `>` ceased to
-/// be. `12 / 4` at the end of a row: the node stores 12 copies and has 4 storage tasks to perform.
+/// A plan as a grid of marks: `M` primary, `S` replica, `+` added, `x` deleted, `<` promoted to primary, `>` demoted.
+/// `12 / 4` at the end of a row: the node stores 12 copies and has 4 storage tasks.
 #[derive(Debug, Clone, Copy)]
 pub struct Grid<'a> {
     before: &'a Assignment,
@@ -19,10 +19,10 @@ pub struct Grid<'a> {
 }
 
 impl<'a> Grid<'a> {
-    /// A wider picture helps nobody; beyond this many shards only the totals per node are printed.
+    /// Beyond this many shards only the totals per node are printed, because a wider grid is unreadable.
     pub const MAX_SHARDS: u32 = 256;
 
-    /// The picture of `plan`, which was made for the layout `before`.
+    /// The grid of `plan`, which was made for the layout `before`.
     pub fn new(before: &'a Assignment, plan: &'a Plan) -> Self {
         Self { before, plan }
     }

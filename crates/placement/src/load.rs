@@ -1,8 +1,8 @@
 //! Which unit of measured load should be on which node? Few moves, and none that the next measurement would undo.
 //!
 //! For topics: each is on one broker, its load is measured and noisy. A move happens only if it lowers the busier of
-//! the two nodes by at least a threshold, a part of the mean utilisation. A unit that moved returns only after the
-//! loads have changed by twice that, so assignments do not flap.
+//! the two nodes by at least a threshold, a fraction of the mean utilisation. A moved unit returns only after the loads
+//! have changed by twice that, so assignments do not flap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::PlacementError;
 use crate::node::{NodeName, NodeState};
 
-/// Coldest nodes that a move considers: the coldest is best unless capacities differ, and then one of these is.
+/// The least utilised nodes that a move considers; more than one because capacities may differ.
 const TARGETS_TRIED: usize = 8;
 /// Utilisation is counted in millionths of a node's capacity.
 const FULL: u128 = 1_000_000;
@@ -20,22 +20,22 @@ const FULL: u128 = 1_000_000;
 /// A node that carries load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Carrier {
-    /// Which node.
+    /// Its name.
     pub name: NodeName,
-    /// What it can carry, in the unit in which load is measured.
+    /// Its capacity, in the unit of the measured load.
     pub capacity: u64,
-    /// Units on retiring and gone nodes move whatever the gain.
+    /// Units on retiring and gone nodes move regardless of the gain.
     pub state: NodeState,
 }
 
-/// One thing with a measured load.
+/// Something with a measured load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit<K> {
-    /// What it is.
+    /// Its key.
     pub key: K,
     /// Its measured load.
     pub load: u64,
-    /// Where it is, if anywhere.
+    /// Its node, if any.
     pub on: Option<NodeName>,
 }
 
@@ -64,7 +64,7 @@ impl LoadPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// It is nowhere, or on a node that retires or is gone.
+    /// It has no node, or a retiring or gone one.
     Homeless,
     /// It lowers the busier node by at least the threshold.
     Gain,
@@ -73,17 +73,17 @@ pub enum Reason {
 /// One unit to move.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadMove<K> {
-    /// What moves.
+    /// The unit.
     pub key: K,
-    /// Where it was.
+    /// The node before.
     pub from: Option<NodeName>,
-    /// Where it goes.
+    /// The node after.
     pub to: NodeName,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// The moves that are worth it now, in order of urgency.
+/// The moves that are worthwhile now, in order of urgency.
 pub fn balance_load<K: Ord + Clone + Display>(
     carriers: &[Carrier],
     units: &[Unit<K>],
@@ -100,7 +100,7 @@ pub fn balance_load<K: Ord + Clone + Display>(
     Ok(direct(moves))
 }
 
-/// A unit that was moved on while planning goes straight to where it ends.
+/// Merges consecutive moves of one unit into one.
 fn direct<K: Ord + Clone>(moves: Vec<LoadMove<K>>) -> Vec<LoadMove<K>> {
     let last: BTreeMap<K, NodeName> = moves.iter().map(|step| (step.key.clone(), step.to.clone())).collect();
     let mut seen = BTreeSet::new();
@@ -134,7 +134,7 @@ fn check<K: Ord + Display>(carriers: &[Carrier], units: &[Unit<K>]) -> Result<()
 }
 
 struct Balance<'a, K> {
-    /// Serving nodes in order of name.
+    /// Serving nodes, sorted by name.
     nodes: Vec<&'a Carrier>,
     load: Vec<u128>,
     /// Units on each node, heaviest first.
@@ -184,7 +184,7 @@ impl<'a, K: Ord + Clone> Balance<'a, K> {
         load * FULL / u128::from(self.nodes[at].capacity)
     }
 
-    /// Heaviest first, each to where the result is lowest; units without load are spread by number.
+    /// Heaviest first, each to the node with the lowest result; units without load are spread by count.
     fn house(&mut self) -> Vec<LoadMove<K>> {
         let mut moves = Vec::new();
         for unit in std::mem::take(&mut self.homeless) {
@@ -199,7 +199,7 @@ impl<'a, K: Ord + Clone> Balance<'a, K> {
         moves
     }
 
-    /// The move from the hottest node that lowers the busier of both nodes most, if that is worth it.
+    /// The move from the busiest node that lowers the busier of both nodes most, if it is worthwhile.
     fn best_move(&self, policy: LoadPolicy) -> Option<Candidate<'a, K>> {
         let mut by_heat: Vec<usize> = (0..self.nodes.len()).collect();
         by_heat.sort_by_key(|&at| (self.utilisation(at, self.load[at]), at));

@@ -1,6 +1,6 @@
-//! How are ties broken without favouring anybody? By a hash of what is compared: the same on every platform.
+//! How are ties broken without bias? By a hash of what is compared, the same on every platform.
 
-/// Scrambles a number so that neighbours land far apart.
+/// Scrambles a number so that neighbours end up far apart.
 pub(crate) fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 31)).wrapping_mul(0x7fb5_d329_728e_a185);
     let x = (x ^ (x >> 27)).wrapping_mul(0x81da_def4_bc2d_d44d);

@@ -1,4 +1,4 @@
-//! What is a node, and what may it be asked to hold?
+//! What is a node, and what may it hold?
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::PlacementError;
 
-/// Longest name of a node or domain, in bytes: fits any host name label and keeps keys short.
+/// The maximum length of a name, in bytes: fits any host name label and keeps keys short.
 const MAX_NAME_BYTES: usize = 128;
 
-/// Name of a node: what the assignment, the plan and the operator call it.
+/// The name of a node in assignments, plans and commands.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(Arc<str>);
 
 impl NodeName {
-    /// A name that is safe in keys, lists and commands.
+    /// A name that is valid in keys, lists and commands.
     pub fn new(text: impl AsRef<str>) -> Result<Self, PlacementError> {
         checked(text.as_ref()).map(|text| Self(Arc::from(text)))
     }
@@ -88,7 +88,7 @@ pub struct Weight(u32);
 impl Weight {
     /// Machines of one cluster do not differ by more; a larger number is a typing error.
     pub const MAX: u32 = 10_000;
-    /// The weight of a node that nobody weighed.
+    /// The default weight.
     pub const ONE: Weight = Weight(1);
 
     /// A weight in `1..=Weight::MAX`.
@@ -118,33 +118,33 @@ impl From<Weight> for u64 {
     }
 }
 
-/// What the operator and the failure detector say about a node.
+/// The state of a node, from the operator and the failure detector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
     /// Holds copies and takes more.
     Serving,
-    /// Serves what it holds until the copies are elsewhere; takes nothing.
+    /// Serves its copies until they are elsewhere; takes no more.
     Retiring,
     /// Its copies are lost.
     Gone,
 }
 
-/// A node as the planner sees it.
+/// A node as input of the planner.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// What everybody calls it.
+    /// Its name.
     pub name: NodeName,
     /// Relative size.
     pub weight: Weight,
-    /// Failure domain; a node without one is a domain of its own.
+    /// Failure domain; a node without one is its own domain.
     pub domain: Option<Domain>,
-    /// Whether it holds, loses or has lost its copies.
+    /// Its state.
     pub state: NodeState,
 }
 
 impl Node {
-    /// A serving node of weight one in a domain of its own.
+    /// A serving node of weight one in its own domain.
     pub fn new(name: NodeName) -> Self {
         Self { name, weight: Weight::ONE, domain: None, state: NodeState::Serving }
     }

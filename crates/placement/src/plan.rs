@@ -1,4 +1,4 @@
-//! What is to be done, in which order, and what is the layout afterwards?
+//! What must be done, in which order, and what is the layout after it?
 
 use serde::{Deserialize, Serialize};
 
@@ -6,54 +6,54 @@ use crate::assignment::{Assignment, Placement};
 use crate::node::{NodeName, NodeState};
 use crate::shard::Shard;
 
-/// Copy a shard to a node that does not have it.
+/// Copies a shard to a node that does not have it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Add {
-    /// What is copied.
+    /// The shard.
     pub shard: Shard,
-    /// Who has it and is asked for it; `None` if no live node does, so that the copy starts empty.
+    /// The node to copy from; `None` if no live node has it, so that the copy starts empty.
     pub source: Option<NodeName>,
-    /// Who gets it.
+    /// The node to copy to.
     pub target: NodeName,
 }
 
-/// Make another holder the primary of a shard.
+/// Makes another holder the primary of a shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleChange {
-    /// Whose primary changes.
+    /// The shard.
     pub shard: Shard,
     /// The primary before, if there was one.
     pub from: Option<NodeName>,
-    /// The primary afterwards.
+    /// The new primary.
     pub to: NodeName,
 }
 
-/// Delete a copy that is one too many.
+/// Deletes an excess copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removal {
-    /// What is deleted.
+    /// The shard.
     pub shard: Shard,
-    /// Where.
+    /// The node.
     pub node: NodeName,
 }
 
 /// The least number of copies that any plan must make under all rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bound {
-    /// Adds that no plan avoids, found by counting copies per node.
+    /// Adds that no plan can avoid, found by counting copies per node.
     pub counted_adds: u64,
-    /// Adds that no plan avoids, proved for this very input; equal to the plan's when it was made.
+    /// Adds that no plan can avoid, proved for this input; equal to the plan's.
     pub proved_adds: u64,
-    /// Adds and removals that no plan avoids.
+    /// Adds and removals that no plan can avoid.
     pub tasks: u64,
 }
 
-/// One node in the light of a plan.
+/// One node before and after a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSummary {
     /// Which node.
     pub node: NodeName,
-    /// What was said about it.
+    /// Its state.
     pub state: NodeState,
     /// Copies before.
     pub stored_before: u32,
@@ -69,8 +69,8 @@ pub struct NodeSummary {
     pub tasks: u32,
 }
 
-/// What is to be done. Carry out adds, then role changes, then removals: whatever the point at which it stops,
-/// every shard has as many complete copies as it had, and at least its number once its adds are done.
+/// The steps to a better layout. Perform adds, then role changes, then removals: wherever it stops, every shard has at
+/// least as many complete copies as before, and its full number once its adds are done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Copies to make, by shard.
@@ -79,11 +79,11 @@ pub struct Plan {
     pub role_changes: Vec<RoleChange>,
     /// Copies to delete, by shard.
     pub removals: Vec<Removal>,
-    /// The least that had to be done.
+    /// The lower bound.
     pub bound: Bound,
-    /// Each node before and afterwards, by name.
+    /// Each node before and after, by name.
     pub nodes: Vec<NodeSummary>,
-    /// The layout afterwards.
+    /// The layout after the plan.
     pub assignment: Assignment,
 }
 
@@ -110,12 +110,12 @@ impl Step<'_> {
 }
 
 impl Plan {
-    /// Storage tasks: copies made and copies deleted. Role changes store nothing.
+    /// Storage tasks: copies made and deleted. Role changes store nothing.
     pub fn tasks(&self) -> u64 {
         (self.adds.len() + self.removals.len()) as u64
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the plan has no steps.
     pub fn is_empty(&self) -> bool {
         self.adds.is_empty() && self.role_changes.is_empty() && self.removals.is_empty()
     }
@@ -127,14 +127,14 @@ impl Plan {
         adds.chain(changes).chain(self.removals.iter().map(Step::Remove))
     }
 
-    /// The steps of one shard, in the same safe order; shards do not wait for each other.
+    /// The steps of one shard, in the same safe order; shards are independent.
     pub fn steps_of(&self, shard: Shard) -> impl Iterator<Item = Step<'_>> {
         self.steps().filter(move |step| step.shard() == shard)
     }
 }
 
 impl Assignment {
-    /// The layout once this step is done.
+    /// Applies a step to the layout.
     pub fn apply(&mut self, step: Step<'_>) {
         let mut placements = std::mem::replace(self, Assignment::trusted(Vec::new())).into_placements();
         if let Some(placement) = placements.get_mut(step.shard().index()) {

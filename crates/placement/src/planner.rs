@@ -1,4 +1,4 @@
-//! Where should everything be, with the fewest moves? The whole answer at once: repair, drain and balance.
+//! Where should every shard be, with the fewest moves? The complete plan: repair, drain and balance.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ use crate::primaries;
 use crate::problem::{Problem, ShardNow};
 use crate::shard::Shard;
 
-/// The plan with the fewest adds that leaves every rule satisfied.
+/// The plan with the fewest adds after which every rule holds.
 ///
-/// Each shard on `copies` distinct serving nodes and at most the fair number per failure domain; copies per node
-/// and primaries per node within one of the weighted fair share. Among plans with equally few adds, one that adds
-/// least to nodes that already hold something. Nothing to do gives an empty plan.
+/// Each shard is on `copies` distinct serving nodes with at most the fair number per failure domain; copies per node
+/// and primaries per node are within one of the weighted fair share. Among plans with equally few adds, one that adds
+/// least to nodes that already hold something. A layout that satisfies all rules gives an empty plan.
 pub fn plan(cluster: &Cluster, present: &Assignment) -> Result<Plan, PlacementError> {
     let problem = Problem::new(cluster, present)?;
     let solution =
@@ -52,7 +52,7 @@ fn copies_wanted<'p>(problem: &'p Problem<'_>) -> Instance<'p> {
     }
 }
 
-/// Holders that obey the limits by themselves; the solver takes dropped ones back at no cost where it helps.
+/// Holders within the limits; the solver takes dropped ones back at no cost where it helps.
 fn within_limits(problem: &Problem<'_>, shard: usize) -> Holders {
     let mut candidates = problem.shards[shard].holders.clone();
     candidates.sort_by_key(|&node| mix::pair(problem.salt[node as usize], shard as u64));
@@ -68,12 +68,12 @@ fn within_limits(problem: &Problem<'_>, shard: usize) -> Holders {
     kept
 }
 
-/// What becomes of copies on retiring nodes.
+/// What happens to copies on retiring nodes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leavers {
-    /// Their copies are elsewhere afterwards and are deleted.
+    /// Their copies are moved elsewhere and deleted.
     Release,
-    /// They go on serving for now.
+    /// They keep serving for now.
     Keep,
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn write_down(
 
 struct Writer<'p, 'a> {
     problem: &'p Problem<'a>,
-    /// Copies that each node of the cluster sends, so that sources take turns.
+    /// Copies that each node sends, so that sources alternate.
     sent: Vec<u32>,
     adds: Vec<Add>,
     role_changes: Vec<RoleChange>,
@@ -160,7 +160,7 @@ impl Writer<'_, '_> {
         Placement { primary, holders: after }
     }
 
-    /// The primary afterwards: the chosen one, or the present one where none was chosen.
+    /// The next primary: the chosen one, or the present one where none was chosen.
     fn change_role(&mut self, shard: usize, chosen: Option<u32>) -> Option<NodeName> {
         let from = self.problem.present.placements()[shard].primary.clone();
         let to = match chosen {
@@ -173,7 +173,7 @@ impl Writer<'_, '_> {
         Some(to)
     }
 
-    /// A copy that leaves is the source of the one that replaces it; otherwise holders take turns.
+    /// A leaving copy is the source of the one that replaces it; otherwise holders alternate.
     fn add(&mut self, shard: usize, holders: &Holders, leaving: &[u32], live: &[u32]) {
         let mut added: SmallVec<[u32; 4]> = holders.clone();
         added.retain(|node| !self.problem.shards[shard].holders.contains(node));
@@ -192,7 +192,7 @@ impl Writer<'_, '_> {
     }
 }
 
-/// Each node before and afterwards.
+/// Each node before and after.
 pub(crate) fn summarise(
     problem: &Problem<'_>,
     after: &Assignment,

@@ -1,7 +1,7 @@
-//! Which holder of each shard is its primary? The fewest role changes that leave every node its part.
+//! Which holder of each shard is its primary? The fewest role changes that give every node its share.
 //!
-//! If every holder were primary of an equal fraction of each shard, every node would have its fair number; flows
-//! with whole bounds have whole solutions, so a fair choice exists in every fair layout, by role changes alone.
+//! If every holder were primary of an equal fraction of each shard, every node would have its fair number. Flows with
+//! integral bounds have integral solutions, so a fair choice exists in every fair layout, by role changes alone.
 
 use smallvec::SmallVec;
 
@@ -10,7 +10,7 @@ use crate::flow::{self, Holders, Instance, Present};
 use crate::problem::Problem;
 use crate::shares::Groups;
 
-/// The primary of each shard, given its holders afterwards.
+/// The primary of each shard, given its next holders.
 pub(crate) fn choose(problem: &Problem<'_>, holders: &[Holders]) -> Result<Vec<Option<u32>>, PlacementError> {
     let (low, high) = fair_range(problem);
     let unlimited = Groups::new((0..problem.serving.len() as u32).collect(), 1);
@@ -36,7 +36,7 @@ fn costs(holders: &Holders, kept: Option<u32>) -> SmallVec<[(u32, i64); 4]> {
     holders.iter().map(|&node| (node, cost(node))).collect()
 }
 
-/// Fair share over copies per shard, rounded both ways: a layout within one of fair always allows it.
+/// Fair share divided by copies per shard, rounded both ways: a layout within one of fair always allows it.
 fn fair_range(problem: &Problem<'_>) -> (Vec<u32>, Vec<u32>) {
     let copies = problem.copies();
     problem.shares.iter().map(|share| (share.floor(copies), share.ceil(copies))).unzip()

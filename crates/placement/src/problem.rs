@@ -1,4 +1,4 @@
-//! What is asked, in numbers? Names become positions, states become what counts as a copy.
+//! The planner's input in numbers: names become positions, states become copies that count.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::mix;
 use crate::node::{Node, NodeState};
 use crate::shares::{self, Groups, Share};
 
-/// A cluster and an assignment that fit together, with fair shares worked out.
+/// A consistent cluster and assignment, with fair shares computed.
 ///
-/// Positions of nodes count serving nodes only, in order of name.
+/// Node positions count serving nodes only, sorted by name.
 pub(crate) struct Problem<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) present: &'a Assignment,
@@ -25,7 +25,7 @@ pub(crate) struct Problem<'a> {
     pub(crate) shards: Vec<ShardNow>,
 }
 
-/// Where one shard is now.
+/// The present holders of one shard.
 #[derive(Default, Clone)]
 pub(crate) struct ShardNow {
     /// Serving nodes with a copy.
@@ -81,7 +81,7 @@ impl<'a> Problem<'a> {
         self.shards.iter().map(|shard| (shard.holders.len() + shard.retiring.len()) as u64).sum()
     }
 
-    /// Copies that no live node has: what repair is about.
+    /// Copies that no live node has: the input of repair.
     pub(crate) fn missing(&self) -> u64 {
         let short = |shard: &ShardNow| {
             u64::from(self.copies()).saturating_sub((shard.holders.len() + shard.retiring.len()) as u64)
@@ -90,7 +90,7 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// Nodes of one domain are one group; a node without a domain is a group of its own.
+/// Nodes of one domain are one group; a node without a domain is its own group.
 fn group_of(serving: &[&Node]) -> Vec<u32> {
     let mut numbers = BTreeMap::new();
     let mut next = 0;

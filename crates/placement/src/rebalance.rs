@@ -1,7 +1,7 @@
-//! What should move for the sake of fairness, and how much of it now?
+//! What should move for balance, and how much of it now?
 //!
-//! Rebalancing waits until every shard has all its copies, and then moves a limited number of copies at a time. A
-//! batch is a part of the best plan, whole shards of it, so batch after batch adds up to that plan and no more.
+//! Rebalancing waits until every shard has all its copies, and then moves a limited number of copies at a time. A batch
+//! consists of whole shards of the best plan, so all batches together make no more copies than that plan.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -17,7 +17,7 @@ use crate::shard::Shard;
 /// How many copies one batch may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Throttle {
-    /// At most this many, except that one shard is always moved whole.
+    /// At most this many, except that one shard is always moved completely.
     Adds(NonZeroU32),
     /// Everything at once.
     Unlimited,
@@ -31,13 +31,13 @@ pub enum Rebalance {
         /// How many copies no live node has.
         missing_copies: u64,
     },
-    /// Everything is where it should be.
+    /// Every rule holds.
     Balanced,
-    /// Carry this out, then ask again.
+    /// Perform this, then ask again.
     Move(Box<Plan>),
 }
 
-/// The next batch of moves towards fairness, including those that empty retiring nodes.
+/// The next batch of moves towards balance, including those that empty retiring nodes.
 pub fn rebalance(
     cluster: &Cluster,
     present: &Assignment,
@@ -78,8 +78,8 @@ fn first_batch(problem: &Problem<'_>, whole: Plan, most: u32) -> Plan {
     }
 }
 
-/// Whole shards in order, as many as fit. Shards that only change primary wait for the last batch, since the
-/// batches before it may make that unnecessary.
+/// Whole shards in order, as many as fit. Shards that only change primary wait for the last batch, since earlier
+/// batches may make that unnecessary.
 fn first_shards(whole: &Plan, most: usize) -> BTreeSet<Shard> {
     let mut chosen = BTreeSet::new();
     let mut taken = 0;

@@ -1,8 +1,8 @@
-//! Which copies are lost, and where should they be made again, now?
+//! Which copies are lost, and where should they be restored now?
 //!
-//! Repair is urgent, so it moves nothing that is not lost: present holders stay, retiring ones included, and nothing
-//! is deleted. It still lands in balance where lost copies alone can restore it, which after the loss of one node
-//! they nearly always can. Fairness beyond that is the business of `rebalance`.
+//! Repair is urgent, so it moves nothing that is not lost: present holders stay, including retiring ones, and nothing
+//! is deleted. The result is still balanced where lost copies alone can restore balance, which after the loss of one
+//! node is nearly always possible. Further balancing is left to `rebalance`.
 
 use crate::assignment::Assignment;
 use crate::cluster::Cluster;
@@ -25,9 +25,9 @@ pub fn repair(cluster: &Cluster, present: &Assignment) -> Result<Plan, Placement
 
 /// Bounds on what each node receives, from the fairest to the one that always works.
 enum Ambition {
-    /// Everybody ends within one of fair.
+    /// Every node ends within one of fair.
     Fair,
-    /// Nobody ends more than this many above fair because of repair.
+    /// No node ends more than this many above fair because of repair.
     AtMostAbove(u32),
 }
 
@@ -74,7 +74,7 @@ fn instance<'g>(
         listed: vec![Default::default(); kept.len()],
         fresh: Some(vec![1; stored.len()]),
         groups,
-        // Copies on retiring nodes count: where they make up the number, nothing is missing.
+        // Copies on retiring nodes count: with them, nothing is missing.
         start: kept.to_vec(),
         served: problem.shards.iter().map(|shard| shard.retiring.len() as u32).collect(),
         present: Present::Pinned,
@@ -82,14 +82,14 @@ fn instance<'g>(
     }
 }
 
-/// A primary that lives stays; a lost one is followed by the holder with the fewest primaries.
+/// A live primary stays; a lost one is replaced by the holder with the fewest primaries.
 fn promote(problem: &Problem<'_>, holders: &[Holders]) -> Vec<Option<u32>> {
     let mut primaries = vec![0u32; problem.serving.len()];
     problem.shards.iter().filter_map(|shard| shard.primary).for_each(|node| primaries[node as usize] += 1);
     let mut chosen = Vec::with_capacity(holders.len());
     for (shard, holders) in problem.shards.iter().zip(holders) {
         let lost = shard.primary.is_none() && !shard.primary_retiring;
-        // A complete copy can serve at once; a new one only when it is made.
+        // A complete copy can serve at once; a new one only after it was made.
         let candidates = if shard.holders.is_empty() { holders } else { &shard.holders };
         let heir = candidates.iter().copied().min_by_key(|&node| (primaries[node as usize], node));
         let heir = heir.filter(|_| lost);

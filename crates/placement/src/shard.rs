@@ -1,4 +1,4 @@
-//! How are shards counted and named?
+//! Numbers of shards and copies.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::error::PlacementError;
 pub struct Shard(u32);
 
 impl Shard {
-    /// The shard with this number, if a keyspace of `count` shards has it.
+    /// The shard with this number, if it is below `count`.
     pub fn new(number: u64, count: ShardCount) -> Result<Self, PlacementError> {
         match u32::try_from(number) {
             Ok(n) if n < count.get() => Ok(Self(n)),
@@ -46,7 +46,7 @@ impl fmt::Display for Shard {
 pub struct ShardCount(u32);
 
 impl ShardCount {
-    /// Four hexadecimal digits of token; plans stay under three seconds up to here.
+    /// Four hexadecimal digits of token; plans take less than three seconds up to here.
     pub const MAX: u32 = 65_536;
 
     /// A count in `1..=ShardCount::MAX`.
@@ -81,13 +81,13 @@ impl From<ShardCount> for u64 {
     }
 }
 
-/// How many copies each shard has, the primary included.
+/// The number of copies of each shard, including the primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Copies(u8);
 
 impl Copies {
-    /// More copies than this are a typing error.
+    /// The maximum; a larger number is a typing error.
     pub const MAX: u8 = 16;
 
     /// A number of copies in `1..=Copies::MAX`.

@@ -1,16 +1,16 @@
 //! How many copies are fair for each node? Weighted water-filling in exact fractions.
 //!
-//! A node gets copies in proportion to its weight, but never more than one per shard, and a failure domain never
-//! more than `limit` per shard; what a capped node or domain cannot take flows to the others.
+//! A node gets copies in proportion to its weight, but at most one per shard, and a failure domain at most `limit` per
+//! shard; the excess of a capped node or domain goes to the others.
 
-/// How nodes are grouped for the purpose of spreading: a group is a failure domain.
+/// The groups that copies are spread over: a group is a failure domain.
 #[derive(Debug)]
 pub(crate) struct Groups {
     /// Group of each node.
     pub(crate) of: Vec<u32>,
     /// Nodes of each group.
     pub(crate) members: Vec<Vec<u32>>,
-    /// Most copies of one shard in one group.
+    /// The maximum number of copies of one shard in one group.
     pub(crate) limit: u32,
 }
 
@@ -103,8 +103,8 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Raises the level until it holds `total`. What is held is a concave function of the level, so each step
-    /// along the slope stays below the answer, only ever fills more, and ends.
+    /// Raises the level until it holds `total`. The held amount is a concave function of the level, so each step along
+    /// the slope stays below the solution, only fills more, and terminates.
     fn settle(&mut self, total: u64) -> Level {
         loop {
             let level = self.level(total);
@@ -131,7 +131,7 @@ impl<'a> Filling<'a> {
         Level { num: total.saturating_sub(fixed), den }
     }
 
-    /// Notes which nodes and groups reach their cap at this level; false if nothing is new.
+    /// Marks nodes and groups that reach their cap at this level; false if nothing is new.
     fn mark_full(&mut self, level: Level) -> bool {
         let mut changed = false;
         for (group, members) in self.groups.members.iter().enumerate() {

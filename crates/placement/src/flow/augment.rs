@@ -1,7 +1,7 @@
-//! Along which chains of swaps does surplus flow, once it is known which swaps are tight?
+//! Along which chains of swaps does surplus flow, once the tight swaps are known?
 //!
-//! Tight swaps form a network of cost zero. Levels are counted from the sources, chains only ever step one level
-//! down, and a node without a way on is not tried again until levels are counted anew.
+//! Tight swaps form a network of cost zero. Levels are counted from the sources, chains only step one level down, and a
+//! node at a dead end is not tried again until levels are recomputed.
 
 use std::collections::VecDeque;
 
@@ -28,7 +28,7 @@ const NEVER: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Vertex {
-    /// A shard that misses a copy: only ever the first of a chain.
+    /// A shard that misses a copy: only at the start of a chain.
     Shard(u32),
     Node(u32),
     Hub,
@@ -102,7 +102,7 @@ impl Levels {
         }
     }
 
-    /// Reaches every node that may take the shard over at no cost.
+    /// Reaches every node that may take the shard at no cost.
     fn pass(
         &mut self,
         flow: &Flow<'_>,
@@ -158,7 +158,7 @@ impl Flow<'_> {
 struct Step {
     from: Vertex,
     to: Vertex,
-    /// Where the shard that moves stands in the giver's list.
+    /// The position of the moving shard in the giver's list.
     position: usize,
     shard: u32,
 }
@@ -225,7 +225,7 @@ impl<'f, 'a> Round<'f, 'a> {
         }
     }
 
-    /// Finds a chain from here to a sink and carries it out; false if there is none.
+    /// Finds a chain from here to a sink and applies it; false if there is none.
     fn chain(&mut self, source: Vertex) -> bool {
         self.path.clear();
         let mut here = source;
@@ -303,7 +303,7 @@ impl<'f, 'a> Round<'f, 'a> {
         Next::Dead
     }
 
-    /// A node one level down that may take the shard over at no cost.
+    /// A node one level down that may take the shard at no cost.
     fn taker(&mut self, shard: u32, from: Option<u32>, level: u32) -> Option<u32> {
         let (flow, dead, levels) = (&*self.flow, &self.node_dead, &self.levels.nodes);
         let worth = from.map_or(0, |node| flow.worth(shard, node));

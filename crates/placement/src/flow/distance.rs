@@ -23,12 +23,12 @@ pub(super) fn shortest(flow: &Flow<'_>) -> Option<Distances> {
     (search.found.sink < FAR).then_some(search.found)
 }
 
-/// Ordered, so that equal distances are handled in the same order everywhere.
+/// Ordered, so that equal distances are processed in the same order everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Hub,
     Node(u32),
-    /// Shards that `from` holds (or that nobody holds yet) at this worth go to nodes of worth `of`.
+    /// Shards that `from` holds (or that have no holder yet) at this worth go to nodes of worth `of`.
     Takers {
         from: Option<u32>,
         worth: i64,

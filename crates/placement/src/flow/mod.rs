@@ -1,14 +1,14 @@
 //! Which holders satisfy all bounds at the least cost? An exact minimum-cost flow that never builds its network.
 //!
-//! Shards send `want` units each, nodes take between `low` and `high`, a unit from shard to node costs what the
-//! [`Instance`] says. Starting from the present layout, overfull nodes and missing copies are sources, underfull
+//! Shards send `want` units each, nodes take between `low` and `high`, and a unit from shard to node costs what the
+//! [`Instance`] defines. Starting from the present layout, overfull nodes and missing copies are sources, underfull
 //! nodes are sinks, and each unit of improvement is a chain of swaps "shard t goes from i to j". Successive shortest
-//! chains keep the layout of minimum cost throughout, so the end is optimal, and the potentials that prove it come
-//! out as prices of nodes (see `bounds`).
+//! chains keep the cost of the layout minimal throughout, so the result is optimal, and the potentials that prove it
+//! are the prices of nodes (see `bounds`).
 //!
 //! The network would have shards x nodes edges. Only nodes are vertices here: shards are passed through, and "every
-//! node that does not hold t" is read off a pool of nodes not yet reached, so a search costs about one look at each
-//! copy instead of one at each edge.
+//! node that does not hold t" is taken from a pool of unreached nodes, so a search visits each copy about once instead
+//! of each edge.
 
 mod augment;
 mod distance;
@@ -21,15 +21,15 @@ use crate::shares::Groups;
 
 pub(crate) type Holders = SmallVec<[u32; 4]>;
 
-/// A question to the solver. Nodes and shards are numbers from 0.
+/// The input of the solver. Nodes and shards are numbers from 0.
 pub(crate) struct Instance<'a> {
     /// Holders that each shard must have.
     pub(crate) want: u32,
-    /// Fewest shards on each node.
+    /// The minimum number of shards on each node.
     pub(crate) low: Vec<u32>,
-    /// Most shards on each node.
+    /// The maximum number of shards on each node.
     pub(crate) high: Vec<u32>,
-    /// Per shard: nodes with a price of their own, in any order.
+    /// Per shard: nodes with their own price, in any order.
     pub(crate) listed: Vec<SmallVec<[(u32, i64); 4]>>,
     /// Cost of each node for shards that do not list it; `None` if only listed nodes may hold a shard.
     pub(crate) fresh: Option<Vec<i64>>,
@@ -41,30 +41,30 @@ pub(crate) struct Instance<'a> {
     pub(crate) served: Vec<u32>,
     /// Whether present holders may be taken away.
     pub(crate) present: Present,
-    /// Scrambled identity of each node, to break ties the same way whatever the order of the list.
+    /// Scrambled identity of each node, to break ties independently of the order of the list.
     pub(crate) salt: Vec<u64>,
 }
 
-/// What the solver may do with the holders it starts from.
+/// How the solver may treat the present holders.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Present {
     /// They may lose shards to others.
     Movable,
-    /// They stay; only missing copies are placed, and bounds count those alone.
+    /// They stay; only missing copies are placed, and the bounds count only those.
     Pinned,
 }
 
-/// The answer: holders within all bounds at minimum cost.
+/// The solution: holders within all bounds at minimum cost.
 pub(crate) struct Solution {
     pub(crate) holders: Vec<Holders>,
-    /// Dual price of a copy on each node: a certificate of optimality for whoever checks it.
+    /// Dual price of a copy on each node: a certificate of optimality.
     pub(crate) prices: Vec<i64>,
 }
 
-/// Units that found no place: the bounds contradict each other.
+/// Units that could not be placed: the bounds contradict each other.
 pub(crate) struct Short(pub(crate) u64);
 
-/// Beyond any real distance, and safe to add to.
+/// Larger than any real distance, and safe to add to.
 const FAR: i64 = i64::MAX / 4;
 
 pub(crate) fn solve(instance: &Instance<'_>) -> Result<Solution, Short> {
@@ -74,7 +74,7 @@ pub(crate) fn solve(instance: &Instance<'_>) -> Result<Solution, Short> {
         flow.raise(&step);
         let before = flow.unplaced;
         augment::exhaust(&mut flow);
-        // Shortest distances come with a chain of that length; without progress, stop instead of spinning.
+        // Shortest distances imply a chain of that length; without progress, stop instead of spinning.
         if flow.unplaced == before {
             return Err(Short(before));
         }
@@ -83,17 +83,17 @@ pub(crate) fn solve(instance: &Instance<'_>) -> Result<Solution, Short> {
     Ok(Solution { holders: flow.holders, prices })
 }
 
-/// The state of a solution under way.
+/// The state of a solution in progress.
 pub(crate) struct Flow<'a> {
     instance: &'a Instance<'a>,
     holders: Vec<Holders>,
     /// Shards on each node that it may give away.
     held: Vec<Vec<u32>>,
-    /// Part of each node's load that counts as accepted, always within its bounds.
+    /// The accepted part of each node's load, always within its bounds.
     accepted: Vec<u32>,
-    /// Load above what is accepted: to be given away.
+    /// Load above the accepted part: to be given away.
     excess: Vec<u32>,
-    /// Load below what is accepted: to be received.
+    /// Load below the accepted part: to be received.
     deficit: Vec<u32>,
     potential: Vec<i64>,
     /// Where nodes within their bounds trade the slack between low and high.
@@ -101,7 +101,7 @@ pub(crate) struct Flow<'a> {
     sink_potential: i64,
     /// Shards with fewer holders than wanted, in scrambled order.
     short_shards: Vec<u32>,
-    /// Units not yet on their way to a sink.
+    /// Units not yet routed to a sink.
     unplaced: u64,
 }
 
@@ -111,7 +111,7 @@ struct Hub {
     deficit: u64,
 }
 
-/// What one search found: how far everything is from the sources, cut off at the nearest sink.
+/// The result of one search: the distance of everything from the sources, cut off at the nearest sink.
 struct Distances {
     nodes: Vec<i64>,
     hub: i64,
@@ -175,7 +175,7 @@ impl<'a> Flow<'a> {
         self.sink_potential += found.sink;
     }
 
-    /// Holders that this shard lacks.
+    /// The number of holders that this shard lacks.
     fn missing(&self, shard: u32) -> u32 {
         let has = self.holders[shard as usize].len() as u32 + self.instance.served[shard as usize];
         self.instance.want.saturating_sub(has)
@@ -191,7 +191,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Cost less potential: a swap of `shard` from one node to another is tight if both have the same.
+    /// Cost minus potential: a swap of `shard` from one node to another is tight if both have the same.
     fn worth(&self, shard: u32, node: u32) -> i64 {
         self.cost(shard, node) - self.potential[node as usize]
     }
@@ -216,7 +216,7 @@ impl<'a> Flow<'a> {
         (self.holders[shard as usize].iter().filter(here).count() as u32) < groups.limit
     }
 
-    /// Nodes with a price of their own for this shard that may take it over, and their worth.
+    /// Nodes with their own price for this shard that may take it, and their worth.
     fn listed_takers(&self, shard: u32, leaving: Option<u32>) -> impl Iterator<Item = (u32, i64)> + '_ {
         let listed = self.instance.listed[shard as usize].iter();
         listed
@@ -228,8 +228,8 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// Neighbouring shards of a node are scattered over all others: if two nodes shared too many shards, the one could
-/// not take over its part of the other's loss.
+/// Scatters neighbouring shards of a node over all others: if two nodes shared too many shards, one could not take over
+/// its part of the other's loss.
 fn held_in_scrambled_order(instance: &Instance<'_>) -> Vec<Vec<u32>> {
     let mut held = vec![Vec::new(); instance.low.len()];
     if instance.present == Present::Pinned {

@@ -1,4 +1,4 @@
-//! Which nodes of this worth are still to be reached? Sets that searches take from until they are empty.
+//! Which nodes of this worth are still unreached? Sets that searches take from until they are empty.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,7 @@ impl Pool {
         self.groups.is_empty()
     }
 
-    /// Offers nodes from a scrambled place onwards until `choose` says what to do with one and stop.
-    /// `admits` refuses whole groups.
+    /// Offers nodes from a scrambled position onwards until `choose` stops. `admits` rejects whole groups.
     pub(super) fn visit(
         &mut self,
         offset: u64,
@@ -47,22 +46,22 @@ impl Pool {
     }
 }
 
-/// What a search does with a node that it was offered.
+/// What a search does with an offered node.
 pub(super) enum Choice {
-    /// Not for this shard; leave it for others.
+    /// Not for this shard; keep it for others.
     Skip,
-    /// No use to anybody any more.
+    /// Not usable any more.
     Drop,
     /// Take this one and stop; it stays for others.
     Stop,
 }
 
-/// Looks at every element once from `start` to the end and then from the beginning, dropping some on the way;
-/// where to stop, if anywhere.
+/// Visits every element once from `start` to the end and then from the beginning, dropping some on the way; returns
+/// where it stopped, if anywhere.
 fn wrapping<T>(list: &mut Vec<T>, start: usize, mut choose: impl FnMut(&mut T) -> Choice) -> Option<usize> {
     for (from, to) in [(start, usize::MAX), (0, start)] {
         let mut at = from;
-        // Dropping moves the last element here: not yet seen in the first pass; in the second it does no harm.
+        // Dropping moves the last element here: unvisited in the first pass, harmless in the second.
         while at < to.min(list.len()) {
             match choose(&mut list[at]) {
                 Choice::Skip => at += 1,

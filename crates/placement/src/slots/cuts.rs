@@ -1,8 +1,8 @@
-//! Where are ranges cut, so that everybody gets the right number of slots in few ranges?
+//! Where are ranges cut, so that every node gets the right number of slots in few ranges?
 //!
-//! First who gives and takes how many (as few as possible), then which: piece by piece, always the piece that adds
-//! the fewest ranges. A piece next to a range of its taker adds none; a whole range that changes hands adds none; a
-//! piece cut where two givers meet adds one, and the next one beside it none.
+//! First how many slots each node gives and takes (as few as possible), then which ones: piece by piece, always the
+//! piece that adds the fewest ranges. A piece next to a range of its taker adds none; a whole range that changes its
+//! owner adds none; a piece cut where two givers meet adds one, and the next one beside it none.
 
 use crate::mix;
 
@@ -22,13 +22,13 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    /// The fewest moves that leave everybody within `fair`. Odd slots go where something moves anyway.
+    /// The fewest moves that leave every node within `fair`. Odd slots go where something moves anyway.
     pub(crate) fn new(runs: &[Run], fair: &[(u32, u32)]) -> Self {
         Self::favouring(runs, fair, |moves, node| (u64::from(!moves), u64::from(node)))
     }
 
-    /// The same with odd slots going to nodes of low rank first; a rank may depend on whether the node gives or
-    /// takes something anyway.
+    /// The same, with odd slots going to nodes of low rank first; a rank may depend on whether the node gives or takes
+    /// something anyway.
     fn favouring(runs: &[Run], fair: &[(u32, u32)], rank: impl Fn(bool, u32) -> (u64, u64)) -> Self {
         let mut stored = vec![0; fair.len()];
         let mut free = 0;
@@ -59,7 +59,7 @@ impl Quota {
     }
 }
 
-/// Adds `more` in all, to those of low rank first.
+/// Adds `more` in total, to those of low rank first.
 fn spread(mut more: u32, to: &mut [u32], room: &[u32], rank: impl Fn(bool, u32) -> (u64, u64)) {
     let mut order: Vec<usize> = (0..to.len()).collect();
     order.sort_by_key(|&at| (rank(to[at] > 0, at as u32), at));
@@ -78,12 +78,12 @@ enum Taste {
     Rightmost,
 }
 
-/// Ways to hand out odd slots that are tried, beside the plain one; large clusters make do with that.
+/// Ways to distribute odd slots that are tried besides the plain one.
 const ODD_SLOT_ORDERS: u64 = 15;
-/// Nodes up to which they are tried: above, one attempt takes long and odd slots matter little.
+/// Cluster size up to which they are tried: above, one attempt takes long and odd slots matter little.
 const SMALL_CLUSTER: usize = 64;
 
-/// The best of several orderly attempts.
+/// The best of several deterministic attempts.
 pub(crate) fn fewest_ranges(runs: &[Run], fair: &[(u32, u32)]) -> Vec<Run> {
     let orders = if fair.len() <= SMALL_CLUSTER { ODD_SLOT_ORDERS } else { 0 };
     let scrambled = |order: u64| {
@@ -226,7 +226,7 @@ type Rank = (i32, i32, i64, usize, bool);
 mod tests {
     use super::*;
 
-    /// Ranges of the best layout that moves no more and is as fair, by trying every owner for every slot.
+    /// Ranges of the best layout that moves no more and is as fair, by exhaustive search.
     fn exhaustive(slots: &[Option<u32>], fair: &[(u32, u32)], moved: u32) -> usize {
         let mut best = usize::MAX;
         let mut owners = vec![0u32; slots.len()];
@@ -252,7 +252,7 @@ mod tests {
             let nodes = 2 + (mix::mix(seed) % 2) as u32;
             let len = 6 + (mix::mix(seed + 1000) % 4) as u32;
             let part = 1 + (mix::mix(seed + 2000) % 3) as u32;
-            // Stretches of one owner, some of nobody, so that cuts and whole ranges both matter.
+            // Stretches of one owner, some without one, so that cuts and whole ranges both matter.
             let owner = |slot: u32| (mix::pair(seed, u64::from(slot / part)) % u64::from(nodes + 1)) as u32;
             let slots: Vec<Option<u32>> =
                 (0..len).map(|slot| Some(owner(slot)).filter(|&o| o < nodes)).collect();

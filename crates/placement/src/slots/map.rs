@@ -1,4 +1,4 @@
-//! Who owns which ranges of slots?
+//! Which node owns which slot ranges?
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -80,7 +80,7 @@ impl From<SlotRange> for Ends {
     }
 }
 
-/// Owned ranges in order of slot, as long as possible; slots may be without an owner.
+/// Owned ranges in slot order, as long as possible; slots may have no owner.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Owned>", into = "Vec<Owned>")]
 pub struct SlotMap {
@@ -95,7 +95,7 @@ struct Owned {
 }
 
 impl SlotMap {
-    /// Sorts and joins the ranges; refuses a slot with two owners.
+    /// Sorts and joins the ranges; rejects a slot with two owners.
     pub fn new(ranges: impl IntoIterator<Item = (SlotRange, NodeName)>) -> Result<Self, PlacementError> {
         let mut ranges: Vec<_> = ranges.into_iter().collect();
         ranges.sort();

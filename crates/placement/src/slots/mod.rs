@@ -1,8 +1,8 @@
 //! Which node is primary of which slots of a Redis cluster, in few contiguous ranges?
 //!
-//! Every range is an entry in every client's slot table, so ranges are kept few; but no more slots move than the
+//! Every range is an entry in every client's slot table, so ranges are kept few; but no more slots move than the lower
 //! bound, since moving a slot costs far more than an entry. Choosing the cuts is a packing problem, so the number of
-//! ranges is the best of several orderly attempts and not proved least; the number of slots that move is.
+//! ranges is the best of several attempts and not proved minimal; the number of moved slots is.
 
 mod cuts;
 mod map;
@@ -20,15 +20,15 @@ use cuts::{Quota, Run};
 /// Slots to move from one node to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotMove {
-    /// Which slots.
+    /// The slots.
     pub slots: SlotRange,
-    /// Who has them; `None` if nobody does.
+    /// The present owner, if there is one.
     pub from: Option<NodeName>,
-    /// Who gets them.
+    /// The next owner.
     pub to: NodeName,
 }
 
-/// One node in the light of a slot plan.
+/// One node before and after a slot plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotSummary {
     /// Which node.
@@ -41,16 +41,16 @@ pub struct SlotSummary {
     pub ranges: u32,
 }
 
-/// What to move, and the ranges afterwards.
+/// The moves, and the ranges after them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotPlan {
     /// Moves in order of slot.
     pub moves: Vec<SlotMove>,
     /// Slots that any plan must move.
     pub lower_bound: u32,
-    /// Each node before and afterwards, by name.
+    /// Each node before and after, by name.
     pub nodes: Vec<SlotSummary>,
-    /// Ranges afterwards.
+    /// Ranges after the plan.
     pub slots: SlotMap,
 }
 

@@ -1,10 +1,10 @@
-//! Long random lives of a cluster.
+//! Long random runs of joins and leaves.
 
 use capstan_placement::{NodeState, plan};
 
 use crate::support::{check_rules, cluster, empty, node, serving};
 
-/// A generator of the test's own: the same numbers wherever it runs.
+/// A deterministic generator for this test.
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
@@ -16,7 +16,7 @@ impl Dice {
 
 #[test]
 fn churn_of_400_steps_stays_within_one_copy_of_the_counted_bound_in_all() {
-    // `cargo test --release -p capstan-placement --test it churn -- --nocapture` lives 200 lives.
+    // `cargo test --release -p capstan-placement --test it churn -- --nocapture` runs 200 of them.
     let lives = if cfg!(debug_assertions) { 8 } else { 200 };
     let mut above = 0;
     for seed in 1..=lives {

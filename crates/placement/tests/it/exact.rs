@@ -1,5 +1,5 @@
-//! P12: small cases against two solvers that share nothing with the planner: a table over all ways to count
-//! copies, which is exhaustive, and a textbook flow on the full network.
+//! P12: small cases against two independent solvers: an exhaustive table over all ways to count copies, and a textbook
+//! flow on the full network.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn random(dice: &mut Dice, most_shards: u64, most_nodes: u64, most_copies: u64) 
     let names: Vec<NodeName> = nodes.iter().map(|node| node.name.clone()).collect();
     let cluster = Cluster::new(copies(want), nodes).unwrap();
     let shards = 1 + dice.roll(most_shards);
-    // Sometimes a layout of the planner's own for a smaller cluster, sometimes anything at all.
+    // Sometimes a layout of the planner for a smaller cluster, sometimes a random one.
     let chaos = 1 + dice.roll(4);
     let mut placements = Vec::new();
     for _ in 0..shards {
@@ -137,7 +137,7 @@ fn check_role_changes(small: &Small, plan: &Plan, seed: u64) {
     let want = u32::from(small.cluster.copies().get());
     let total: u32 = plan.nodes.iter().map(|n| n.primaries).sum();
     assert_eq!(total, small.before.count());
-    // Bounds of the shares themselves are finer than those of whole copies; compare within what was reached.
+    // Bounds of the shares are finer than those of whole copies; compare within what was reached.
     let bounds: Vec<(u32, u32)> = plan
         .nodes
         .iter()
@@ -165,7 +165,7 @@ fn check_role_changes(small: &Small, plan: &Plan, seed: u64) {
     assert_eq!(best, Some((ours, 0)), "role changes, seed {seed}");
 }
 
-/// Bellman and Ford, one unit at a time, on every edge there is.
+/// Bellman-Ford, one unit at a time, on every edge.
 struct Network {
     edges: Vec<(usize, usize, i64, i64)>,
     vertices: usize,

@@ -1,4 +1,4 @@
-//! Load moves when it is worth it, and stays put when it is not.
+//! Load moves when it is worthwhile, and stays otherwise.
 
 use capstan_placement::load::{Carrier, LoadMove, LoadPolicy, Reason, Unit, balance_load};
 use capstan_placement::{NodeName, NodeState, PlacementError};
@@ -89,7 +89,7 @@ fn bad_reports_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A second look at the same loads moves nothing; no plan makes the busiest broker busier.
+    /// A second plan for the same loads moves nothing; no plan makes the busiest broker busier.
     #[test]
     fn plans_settle(
         capacities in proptest::collection::vec(50..200u64, 1..6),

@@ -1,6 +1,6 @@
-//! The planners through their public behaviour: one binary, so that it links once.
+//! The planners through their public behaviour, in one binary.
 
-// A helper that fails is a test that fails.
+// A failing helper is a failing test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod support;

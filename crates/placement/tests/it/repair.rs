@@ -1,4 +1,4 @@
-//! Repair makes lost copies and nothing else; rebalance waits for it, then moves a little at a time.
+//! Repair restores lost copies and does nothing else; rebalance waits for it, then moves in batches.
 
 use std::num::NonZeroU32;
 
@@ -68,7 +68,7 @@ fn a_retiring_node_serves_until_its_copies_are_elsewhere() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever dies, repair adds what was lost, deletes nothing and leaves full shards alone.
+    /// After any failure, repair adds what was lost, deletes nothing and leaves complete shards alone.
     #[test]
     fn repair_adds_only_what_was_lost(
         shards in 1..=48u64, nodes in 5..=12usize, racks in 1..=5usize, dead in 1..=2usize, retiring in 0..=1usize,

@@ -36,7 +36,7 @@ fn shaped(shape: Shape, number: usize, weight: u64, rack: usize) -> Node {
         Shape::Equal => node(number),
         Shape::Weighted => weighted(number, weight),
         Shape::Racks => node(number).within(domain(rack)),
-        // The last rack number means "none": such a node is a domain of its own.
+        // The last rack number means "none": such a node is its own domain.
         Shape::Both if rack == 4 => weighted(number, weight),
         Shape::Both => weighted(number, weight).within(domain(rack)),
     }
@@ -142,7 +142,7 @@ proptest! {
                 Event::Retire(_) | Event::Die(_) => {
                     let on_survivors = plan.removals.iter()
                         .filter(|r| cluster.node(&r.node).unwrap().state == NodeState::Serving).count() as u64;
-                    // P6: nothing beyond what was lost, unless no layout at all can be fair with that.
+                    // P6: nothing beyond what was lost, unless no layout can be fair with that.
                     assert_eq!(on_survivors, plan.bound.proved_adds - lost(cluster, before));
                 }
                 Event::Weigh(..) => {}
@@ -168,7 +168,7 @@ proptest! {
         live(&case, Shape::Both, |_, _, _, _| {});
     }
 
-    /// From any layout, however uneven, too many or too few copies, domains broken: one plan, all rules.
+    /// From any layout (uneven, too many or too few copies, domains violated), one plan satisfies all rules.
     #[test]
     fn any_layout_becomes_fair_in_one_plan(
         case in case(Shape::Both),
@@ -187,7 +187,7 @@ proptest! {
         prop_assert_eq!(plan.tasks(), plan.bound.tasks);
     }
 
-    /// P8: the order of the node list changes nothing, to the byte.
+    /// P8: the order of the node list does not change the plan by a byte.
     #[test]
     fn order_of_nodes_does_not_matter(case in case(Shape::Both), rotate in 0..10usize) {
         let one = Cluster::new(copies(case.copies), case.nodes.clone()).unwrap();
@@ -199,7 +199,7 @@ proptest! {
         prop_assert_eq!(bytes(&one), bytes(&other));
     }
 
-    /// P9: names do not change what a plan costs.
+    /// P9: names do not change the cost of a plan.
     #[test]
     fn names_do_not_change_the_cost(case in case(Shape::Both)) {
         let cluster = Cluster::new(copies(case.copies), case.nodes.clone()).unwrap();

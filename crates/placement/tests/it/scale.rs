@@ -1,4 +1,4 @@
-//! The same promises where an exact solver could not follow: the proof of the bound needs no second solver.
+//! The same rules at sizes beyond an exact solver: the proof of the bound needs no second solver.
 
 use capstan_placement::{Cluster, NodeState, compare, plan};
 

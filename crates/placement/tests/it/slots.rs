@@ -1,4 +1,4 @@
-//! Slots of a Redis cluster: no more move than the bound, in few ranges.
+//! Slots of a Redis cluster: no more moves than the bound, in few ranges.
 
 use capstan_placement::slots::{SLOTS, SlotMap, SlotPlan, SlotRange, plan_slots};
 use capstan_placement::{Cluster, NodeState};
@@ -88,7 +88,7 @@ fn written_ranges_read_back() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Weighted nodes come and go: always at the bound, always fair, never in tatters.
+    /// Weighted nodes join and leave: always at the bound, always fair, in few ranges.
     #[test]
     fn a_long_life_stays_at_the_bound(events in proptest::collection::vec((0..3u8, 0..20usize, 1..4u64), 1..14)) {
         let mut cluster = Cluster::new(copies(1), (0..3).map(|at| weighted(at, 1))).unwrap();

@@ -1,4 +1,4 @@
-//! Clusters in one line, the rules as one check, and the document's table.
+//! Clusters in one line, the rules as one check, and the table of the specification.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub(crate) fn empty(shards: u64) -> Assignment {
     Assignment::empty(ShardCount::new(shards).unwrap())
 }
 
-/// The document's table of three nodes: all hold everything, masters as its first picture has them.
+/// The three-node table of the specification: all hold everything, masters as in its first picture.
 pub(crate) fn three_nodes_of_the_document() -> (Cluster, Assignment) {
     let rows = ["MSSMSSMSSMSSMSSM", "SMSSSSSMSSMSSMSS", "SSMSMMSSMSSMSSMS"];
     let nodes: Vec<Node> = (0..3).map(node).collect();
@@ -49,8 +49,8 @@ pub(crate) fn three_nodes_of_the_document() -> (Cluster, Assignment) {
     (cluster(nodes), assignment)
 }
 
-/// P1: distinct live holders, the domain rule, the primary among them. P2 and P3: everybody within one of fair.
-/// P11: no prefix of the plan leaves a shard with fewer copies than it had or should have.
+/// P1: distinct live holders, the domain rule, the primary among them. P2 and P3: every node within one of fair. P11:
+/// no prefix of the plan leaves a shard with fewer copies than it had or should have.
 pub(crate) fn check_rules(cluster: &Cluster, before: &Assignment, plan: &Plan) {
     let limit = fair_per_domain(cluster);
     for (shard, placement) in plan.assignment.iter() {
@@ -110,7 +110,7 @@ fn check_prefixes(cluster: &Cluster, before: &Assignment, plan: &Plan) {
         let complete = now.holders.iter().filter(alive).count();
         assert!(complete >= floor[step.shard().get() as usize], "copies of {} within the plan", step.shard());
     }
-    // What is left on nodes that are gone is dropped without a step.
+    // Copies on gone nodes are dropped without a step.
     for (shard, after) in plan.assignment.iter() {
         let mut now = layout.get(shard).unwrap().clone();
         now.holders.retain(|holder| alive(&holder));
