@@ -1,26 +1,27 @@
-//! What is in a log: entries with an epoch and an offset, and the short history that tells two copies apart.
+//! The content of a log: entries with an epoch and an offset, and the short history that distinguishes two copies.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// A place in a log, counted from 0 without gaps.
+/// A position in a log, counted from 0 without gaps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Offset(pub u64);
 
 impl Offset {
-    /// Where every log begins.
+    /// The first offset of every log.
     pub const ZERO: Offset = Offset(0);
 
-    /// The offset so many entries further on.
+    /// The offset this many entries later.
     #[must_use]
     pub fn plus(self, entries: usize) -> Offset {
         Offset(self.0.saturating_add(entries as u64))
     }
 
-    /// How many entries lie between an earlier offset and this one.
+    /// The number of entries between an earlier offset and this one.
     #[must_use]
     pub fn since(self, earlier: Offset) -> u64 {
         self.0.saturating_sub(earlier.0)
@@ -33,7 +34,7 @@ impl fmt::Display for Offset {
     }
 }
 
-/// Numbers the primaries of a log; it only grows. Zero: nobody has written yet.
+/// The number of a primary's term; it only grows. Zero: nothing was written yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LogEpoch(pub u64);
@@ -52,25 +53,27 @@ impl fmt::Display for LogEpoch {
     }
 }
 
-/// What an entry is for.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// What somebody appended.
+    /// Data appended by the owner.
     Data,
-    /// The first entry of an epoch: empty, and no reader is shown it.
+    /// The first entry of an epoch: empty, and not visible to readers.
     Begin,
 }
 
 /// One entry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// In which epoch it was written.
+    /// The epoch in which it was written.
     pub epoch: LogEpoch,
-    /// Where it stands.
+    /// Its position.
     pub offset: Offset,
-    /// What it is for.
+    /// Its kind.
     pub kind: EntryKind,
-    /// What was appended.
+    /// When the primary accepted it: milliseconds since 1970; zero if unknown.
+    pub time: Duration,
+    /// The appended bytes.
     pub data: Bytes,
 }
 
@@ -80,24 +83,24 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// The epochs of a log and where each began. Two copies that have the same entry (epoch, offset) have the same
-/// entries before it, because an epoch has one writer; so comparing these few numbers compares whole logs.
+/// The epochs of a log with their first offsets. An epoch has one writer, so two copies with the same entry (epoch,
+/// offset) have the same entries before it. Comparing these few numbers compares whole logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     /// Each epoch with its first offset, oldest first.
     epochs: Vec<(LogEpoch, Offset)>,
-    /// First offset behind the newest entry.
+    /// The offset after the newest entry.
     end: Offset,
 }
 
 impl History {
-    /// The history of a log that has no entries yet and begins at this offset.
+    /// The history of an empty log that begins at this offset.
     #[must_use]
     pub fn starting_at(end: Offset) -> History {
         History { epochs: Vec::new(), end }
     }
 
-    /// First offset behind the newest entry.
+    /// The offset after the newest entry.
     #[must_use]
     pub fn end(&self) -> Offset {
         self.end
@@ -115,13 +118,19 @@ impl History {
         History { epochs, end }
     }
 
-    /// The epoch of the entry at this offset; nothing where there is no entry.
+    /// The epoch of the entry at this offset, if there is one.
     #[must_use]
     pub fn epoch_at(&self, offset: Offset) -> Option<LogEpoch> {
         if offset >= self.end {
             return None;
         }
         self.epochs.iter().rev().find(|(_, first)| *first <= offset).map(|(epoch, _)| *epoch)
+    }
+
+    /// Whether an entry of this epoch can be at this offset. Pruned epochs are unknown, so any is possible there.
+    #[must_use]
+    pub fn may_have(&self, offset: Offset, epoch: LogEpoch) -> bool {
+        self.epoch_at(offset).is_none_or(|known| known == epoch)
     }
 
     /// The epoch of the entry before this offset; zero at the beginning.
@@ -147,7 +156,13 @@ impl History {
         self.end = self.end.plus(entries);
     }
 
-    /// Forgets every entry from this offset on.
+    /// Drops epochs that ended before this offset; the epoch of the entry before it is kept.
+    pub fn prune(&mut self, start: Offset) {
+        let needed = self.epochs.partition_point(|(_, first)| first.0 < start.0).saturating_sub(1);
+        self.epochs.drain(..needed);
+    }
+
+    /// Drops every entry from this offset on.
     pub fn cut(&mut self, from: Offset) {
         self.end = self.end.min(from);
         while self.epochs.last().is_some_and(|(_, first)| *first >= self.end) {
@@ -155,7 +170,7 @@ impl History {
         }
     }
 
-    /// Up to where two logs are the same.
+    /// The offset up to which two logs are equal.
     #[must_use]
     pub fn agreement(&self, other: &History) -> Offset {
         let shared = self.epochs.iter().enumerate().rev().find_map(|(index, (epoch, _))| {
@@ -189,6 +204,21 @@ mod tests {
         assert_eq!(history(&[(1, 3)]).agreement(&history(&[(2, 3)])), Offset(0));
         assert_eq!(history(&[]).agreement(&new_primary), Offset(0));
         assert_eq!(history(&[(1, 3)]).agreement(&history(&[(1, 9)])), Offset(3));
+    }
+
+    #[test]
+    fn epochs_before_the_beginning_are_forgotten_and_agreement_stays() {
+        let mut log = history(&[(1, 5), (2, 4), (3, 6)]);
+        log.prune(Offset(5));
+        assert_eq!(log.epoch_before(Offset(5)), Some(LogEpoch(1)));
+        log.prune(Offset(6));
+        assert_eq!((log.epochs().len(), log.epoch_before(Offset(6))), (2, Some(LogEpoch(2))));
+        log.prune(Offset(15));
+        assert_eq!((log.epochs().len(), log.newest()), (1, LogEpoch(3)));
+        assert_eq!(log.agreement(&history(&[(1, 5), (2, 4), (3, 2)])), Offset(11));
+        let mut empty = History::starting_at(Offset(4));
+        empty.prune(Offset(4));
+        assert_eq!(empty.end(), Offset(4));
     }
 
     #[test]

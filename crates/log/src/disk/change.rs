@@ -1,6 +1,7 @@
-//! What stands in a group of the journal? Changes of logs, in the order in which they happened.
+//! What does a journal group contain? Changes of logs, in the order in which they happened.
 
 use super::record::{u32_at, u64_at};
+use crate::config::Incarnation;
 use crate::entry::{History, Offset};
 use crate::keys::LogName;
 
@@ -11,29 +12,33 @@ const CREATE: u8 = 4;
 const RESET: u8 = 5;
 const REMOVE: u8 = 6;
 const TRUST: u8 = 7;
-/// Bytes before what a change carries: kind, log, length of what follows.
+const CREATE_INCARNATION: u8 = 8;
+const COMMITTED: u8 = 9;
+/// Bytes before the payload of a change: kind, log, length.
 pub(super) const HEADER: usize = 13;
 
 /// A change of one log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// Records at the end.
+    /// Appends records.
     Append(&'a [u8]),
-    /// Everything from this offset on is gone.
+    /// Removes everything from this offset on.
     Cut(Offset),
-    /// Everything before this offset may be dropped.
+    /// Allows dropping everything before this offset.
     Truncate(Offset),
-    /// The log was made.
-    Create(LogName),
-    /// Everything is gone; the log begins at the end of this history.
+    /// Creates the log.
+    Create(LogName, Incarnation),
+    /// Removes everything; the log begins at the end of this history.
     Reset(History),
-    /// The log is gone.
+    /// Removes the log.
     Remove,
-    /// What may be missing at the end does not count any more: the metadata says that others are complete.
+    /// Clears the mark that entries may be missing at the end: the metadata confirms that other copies are complete.
     Trust,
+    /// Everything before this offset is committed: a lower bound.
+    Committed(Offset),
 }
 
-/// Adds a change that carries bytes written by `body`.
+/// Adds a change whose payload `body` writes.
 pub fn put(out: &mut Vec<u8>, log: u64, kind: u8, body: impl FnOnce(&mut Vec<u8>)) {
     let begin = out.len();
     out.push(kind);
@@ -44,7 +49,7 @@ pub fn put(out: &mut Vec<u8>, log: u64, kind: u8, body: impl FnOnce(&mut Vec<u8>
     out[begin + 9..begin + HEADER].copy_from_slice(&len.to_le_bytes());
 }
 
-/// Adds an append, whose records `body` writes; answers where they are.
+/// Adds an append whose records `body` writes; returns their position.
 pub fn put_append(out: &mut Vec<u8>, log: u64, body: impl FnOnce(&mut Vec<u8>)) -> std::ops::Range<usize> {
     let begin = out.len() + HEADER;
     put(out, log, APPEND, body);
@@ -60,9 +65,10 @@ impl Change<'_> {
             Change::Truncate(before) => {
                 put(out, log, TRUNCATE, |out| out.extend_from_slice(&before.0.to_le_bytes()));
             }
-            Change::Create(name) => {
-                put(out, log, CREATE, |out| out.extend_from_slice(name.as_ref().as_bytes()))
-            }
+            Change::Create(name, incarnation) => put(out, log, CREATE_INCARNATION, |out| {
+                out.extend_from_slice(&incarnation.0.to_le_bytes());
+                out.extend_from_slice(name.as_ref().as_bytes());
+            }),
             Change::Reset(history) => put(out, log, RESET, |out| {
                 out.extend_from_slice(&history.end().0.to_le_bytes());
                 for (epoch, first) in history.epochs() {
@@ -72,11 +78,14 @@ impl Change<'_> {
             }),
             Change::Remove => put(out, log, REMOVE, |_| {}),
             Change::Trust => put(out, log, TRUST, |_| {}),
+            Change::Committed(upto) => {
+                put(out, log, COMMITTED, |out| out.extend_from_slice(&upto.0.to_le_bytes()));
+            }
         }
     }
 }
 
-/// The changes of a group, each with its log; nothing for bytes that are no change.
+/// The changes of a group, each with its log; `None` for bytes that are no change.
 pub fn changes(content: &[u8]) -> impl Iterator<Item = Option<(u64, Change<'_>)>> {
     let mut rest = content;
     std::iter::from_fn(move || {
@@ -98,13 +107,22 @@ fn split(bytes: &[u8]) -> Option<Raw<'_>> {
     Some((u64_at(header, 1), (header[0], body), &bytes[HEADER + len..]))
 }
 
+fn name(text: &[u8]) -> Option<LogName> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
 fn decode(kind: u8, body: &[u8]) -> Option<Change<'_>> {
     let offset = || (body.len() == 8).then(|| Offset(u64_at(body, 0)));
     Some(match kind {
         APPEND => Change::Append(body),
         CUT => Change::Cut(offset()?),
         TRUNCATE => Change::Truncate(offset()?),
-        CREATE => Change::Create(std::str::from_utf8(body).ok()?.parse().ok()?),
+        CREATE => Change::Create(name(body)?, Incarnation::default()),
+        CREATE_INCARNATION => {
+            let (incarnation, text) = body.split_at_checked(8)?;
+            Change::Create(name(text)?, Incarnation(u64_at(incarnation, 0)))
+        }
+        COMMITTED => Change::Committed(offset()?),
         RESET => {
             let (end, epochs) = body.split_at_checked(8)?;
             let pair = |pair: &[u8]| (crate::entry::LogEpoch(u64_at(pair, 0)), Offset(u64_at(pair, 8)));

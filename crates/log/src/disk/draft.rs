@@ -1,4 +1,4 @@
-//! What goes into the next group? The appends of any logs that wait while the group before is made durable.
+//! What goes into the next group? Appends of any logs that wait while the previous group is made durable.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,18 +12,21 @@ use super::tail::Chunk;
 use super::writer::Done;
 use crate::entry::{Entry, Offset};
 
-/// Appends in one group; a sync is worth more of them than any client count will bring.
+/// Appends per group; more than any number of clients produces during one sync.
 const GROUP_APPENDS: usize = 4096;
-/// Bytes after which a group is closed: about what a disk writes in the time of a sync.
+/// Bytes after which a group is closed: about what a disk writes during one sync.
 const GROUP_BYTES: usize = 4 * 1024 * 1024;
 
-/// Entries that somebody wants at the end of a log.
+/// Bytes of an append besides its records: its header and the committed offset.
+const APPEND_OVERHEAD: usize = 2 * change::HEADER + 8;
+
+/// Entries to append to a log.
 pub struct Append {
     /// The log.
     pub shelf: Arc<Shelf>,
     /// The entries.
     pub entries: Vec<Entry>,
-    /// Told what became of them.
+    /// Receives the outcome.
     pub done: Done,
 }
 
@@ -40,14 +43,14 @@ pub struct Staged {
     shelf: Arc<Shelf>,
     /// First offset, and the one behind the last.
     offsets: Range<Offset>,
-    /// Where its records are.
+    /// The position of its records.
     records: Range<usize>,
-    /// Told when it is durable.
+    /// Notified when it is durable.
     pub done: Done,
 }
 
 impl Draft {
-    /// Whether no more fits.
+    /// Whether the group is full.
     pub fn is_full(&self) -> bool {
         self.appends.len() >= GROUP_APPENDS || self.bytes >= GROUP_BYTES
     }
@@ -58,10 +61,10 @@ impl Draft {
         self.appends.push(append);
     }
 
-    /// The group, and what follows from it when it is durable. One log's trouble is not the others': appends that do not
-    /// follow on what their log has are left out and come back with the reason.
+    /// The group, and what to do when it is durable. An append that does not continue its log is left out and returned
+    /// with the reason; other logs are not affected.
     pub fn stage(self) -> (Group, Vec<Staged>, Vec<Told>) {
-        let mut group = Group::for_bytes(self.bytes + self.appends.len() * change::HEADER);
+        let mut group = Group::for_bytes(self.bytes + self.appends.len() * APPEND_OVERHEAD);
         let (mut staged, mut refused) = (Vec::with_capacity(self.appends.len()), Vec::new());
         for Append { shelf, entries, done } in self.appends {
             let first = entries.first().map_or(Offset::ZERO, |entry| entry.offset);
@@ -72,6 +75,9 @@ impl Draft {
             }
             let encode =
                 |out: &mut Vec<u8>| entries.iter().for_each(|e| record::encode(out, shelf.salt(), e));
+            if let Some(committed) = shelf.unjournaled() {
+                change::Change::Committed(committed).encode(shelf.id, group.content());
+            }
             let records = group.append(shelf.id, encode);
             staged.push(Staged { shelf, offsets, records, done });
         }
@@ -79,17 +85,17 @@ impl Draft {
     }
 }
 
-/// Somebody, and what they are told.
+/// A waiting caller and its result.
 pub type Told = (Done, DiskResult<()>);
 
 impl Staged {
-    /// Shows the append to readers of its log.
+    /// Makes the append visible to readers of its log.
     pub fn publish(&self, group: &bytes::Bytes) -> DiskResult<()> {
         let records = group.slice(self.records.clone());
         self.shelf.publish(Chunk { first: self.offsets.start, end: self.offsets.end, records })
     }
 
-    /// It will not be there.
+    /// Rolls the append back.
     pub fn take_back(&self) {
         self.shelf.take_back(self.offsets.start);
     }

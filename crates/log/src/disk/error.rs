@@ -1,4 +1,4 @@
-//! What can go wrong with the disk, and what that means for whoever wrote or read.
+//! Errors of the disk layer, and what each means for writers and readers.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::keys::LogName;
 /// An error of the disk layer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskError {
-    /// There is no room. Nothing of the append is there; it works again when there is room.
-    #[error("the disk is full: nothing was appended; make room and append again ({0})")]
+    /// No space. Nothing was appended; retry when there is space.
+    #[error("the disk is full; free some space and try again ({0})")]
     Full(String),
-    /// What is on disk is not what was written.
+    /// The data on disk is not what was written.
     #[error("log {log} is damaged at offset {offset}: {what}")]
     Damaged {
         /// Which log.
@@ -32,7 +32,7 @@ pub enum DiskError {
         /// The first offset that is still there.
         start: Offset,
     },
-    /// Entries that do not follow on what is there: an earlier write failed, and this one with it.
+    /// The entries do not continue the log: an earlier write failed, and this one with it.
     #[error("log {log} ends at offset {end}: an earlier write failed")]
     OutOfOrder {
         /// Which log.
@@ -40,13 +40,13 @@ pub enum DiskError {
         /// Where it ends.
         end: Offset,
     },
-    /// There is no such log in this directory.
+    /// No such log in this directory.
     #[error("no such log on this host")]
     NoSuchLog,
-    /// Another process has the directory.
+    /// Another process has the directory open.
     #[error("{0} is open in another process")]
     Locked(String),
-    /// The directory as a whole cannot be trusted.
+    /// The directory as a whole is not trustworthy.
     #[error("{dir} is damaged: {what}")]
     Corrupt {
         /// The directory.
@@ -54,7 +54,7 @@ pub enum DiskError {
         /// What is wrong with it.
         what: String,
     },
-    /// The disk failed. Nothing is believed any more until the directory was opened anew.
+    /// The disk failed. Nothing is trusted until the directory is opened again.
     #[error("the disk failed: {0}")]
     Failed(String),
     /// The disk was closed.
@@ -63,7 +63,7 @@ pub enum DiskError {
 }
 
 impl DiskError {
-    /// What the caller may do about it.
+    /// What the caller can do about the error.
     #[must_use]
     pub fn remedy(&self) -> Remedy {
         match self {
@@ -77,7 +77,7 @@ impl DiskError {
         }
     }
 
-    /// An I/O error at this path: no room, or worse.
+    /// Classifies an I/O error at this path: no space, or a failure.
     pub(crate) fn io(path: &Path, error: &io::Error) -> DiskError {
         let text = format!("{}: {error}", path.display());
         match error.kind() {
@@ -85,6 +85,27 @@ impl DiskError {
                 DiskError::Full(text)
             }
             _ => DiskError::Failed(text),
+        }
+    }
+
+    /// Classifies a failed sync at this path: a failure, also if the disk is full. What was written since the last sync
+    /// may be lost, and a repeated sync succeeds without it; only writing it again helps.
+    pub(crate) fn sync(path: &Path, error: &io::Error) -> DiskError {
+        DiskError::Failed(format!("{}: cannot sync: {error}", path.display()))
+    }
+
+    /// The error as a failure that lasts until the directory is opened again: free space alone does not end it.
+    pub(crate) fn lasting(self) -> DiskError {
+        match self {
+            DiskError::Full(text) => DiskError::Failed(text),
+            other @ (DiskError::Damaged { .. }
+            | DiskError::Truncated { .. }
+            | DiskError::OutOfOrder { .. }
+            | DiskError::NoSuchLog
+            | DiskError::Locked(_)
+            | DiskError::Corrupt { .. }
+            | DiskError::Failed(_)
+            | DiskError::Closed) => other,
         }
     }
 }

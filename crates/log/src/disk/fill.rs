@@ -1,58 +1,57 @@
-//! How do entries get from the journal into the segments? In the background and in large pieces: one write for all that
-//! a log has gathered, where an append of its own would have cost one each.
+//! How do entries get from the journal into the segments? In the background and in large writes: one per log, instead
+//! of one per append.
 //!
-//! Two threads: the filler writes tails into segments, which frees memory; the flusher syncs what was filled and writes
-//! the checkpoint, which frees the journal.
+//! Two threads: the filler writes tails into segments, which frees memory; the flusher syncs the filled segments and
+//! writes the checkpoint, which frees the journal.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
+use capstan_disk::DiskFileExt as _;
+
 use super::checkpoint::Checkpoint;
 use super::error::{DiskError, DiskResult};
-use super::files::{Files, sync_dir};
+use super::files::{Files, Fs, sync_dir};
 use super::segment::{self, SEGMENT_HEADER, Segment};
 use super::shelf::Shelf;
 use super::tail::Chunk;
 use crate::entry::Offset;
 
-/// Bytes written to a segment at once: enough to be sequential, little enough to be copied together first.
+/// Bytes per write to a segment: large enough to be sequential, small enough to be copied together first.
 const STRETCH_BYTES: usize = 4 * 1024 * 1024;
-/// From so many files on, one sync of the file system is cheaper than one of each file.
-const SYNC_ALL_FROM: usize = 32;
 
-/// What the background threads have to say.
+/// A report of a background thread.
 #[derive(Debug)]
 pub enum Report {
-    /// The filler is done with what it was given, or stopped in the middle.
+    /// The filler finished a fill, or failed in the middle of it.
     Filled(Filled),
-    /// A checkpoint was made, or not.
+    /// A checkpoint was written, or failed.
     Flushed(Flush, DiskResult<()>),
 }
 
-/// Tails to be moved into segments: everything that the journal has before a group.
+/// Tails to be moved into segments: everything in the journal before a group.
 #[derive(Debug)]
 pub struct Fill {
-    /// The first group that is not part of it.
+    /// The first group that is not included.
     pub before: u64,
-    /// The logs, and up to where.
+    /// The logs, and the offset up to which each is filled.
     pub logs: Vec<(Arc<Shelf>, Offset)>,
 }
 
-/// What became of it.
+/// The result of a fill.
 #[derive(Debug)]
 pub struct Filled {
-    /// The first group that was not part of it.
+    /// The first group that was not included.
     pub before: u64,
-    /// Bytes that are in segments now.
+    /// Bytes written to segments.
     pub bytes: usize,
-    /// The files that were written to and are not synced.
+    /// The files that were written and not synced.
     pub touched: BTreeSet<PathBuf>,
     /// Logs that may have a tail left.
     pub unfinished: Vec<u64>,
-    /// Whether all of it was done.
+    /// Whether the fill was completed.
     pub outcome: DiskResult<()>,
 }
 
@@ -62,24 +61,24 @@ impl Filled {
     }
 }
 
-/// A checkpoint to be made: what to sync, then what to write.
+/// A checkpoint to be made: the files to sync, then the checkpoint to write.
 #[derive(Debug)]
 pub struct Flush {
     pub(super) checkpoint: Checkpoint,
     pub(super) paths: BTreeSet<PathBuf>,
 }
 
-/// What writing into segments takes.
+/// The state for writing into segments.
 #[derive(Debug)]
 pub struct Pen {
     files: Arc<Files>,
     segment_bytes: u64,
-    /// Where chunks are copied together; kept for the next time.
+    /// Where chunks are copied together; reused.
     buffer: Vec<u8>,
 }
 
 impl Pen {
-    /// Writes to these files, into segments of this length.
+    /// A pen that writes to these files, in segments of this length.
     #[must_use]
     pub fn new(files: &Arc<Files>, segment_bytes: u64) -> Pen {
         Pen { files: Arc::clone(files), segment_bytes, buffer: Vec::new() }
@@ -101,11 +100,11 @@ impl Fill {
     }
 }
 
-/// Chunks that go into one segment, one behind the other.
+/// Consecutive chunks that go into one segment.
 struct Stretch {
     path: PathBuf,
     base: Offset,
-    /// Where they go; zero in a segment that does not exist yet.
+    /// The position in the segment; zero in a new one.
     at: u64,
     chunks: Vec<Chunk>,
 }
@@ -122,16 +121,18 @@ impl Shelf {
         Ok(())
     }
 
+    /// The next chunks to write, in the active segment or in a new one. A new segment is on the shelf before its file is
+    /// written: what a failed write leaves behind is then written again or dropped like any segment. A file that is not
+    /// on the shelf would be taken for a segment when the directory is opened again.
     fn next_stretch(&self, upto: Offset, segment_bytes: u64) -> Option<Stretch> {
-        let content = self.content();
+        let mut content = self.content_mut();
+        let first = content.tail.upto(upto).next()?.clone();
+        let (len, bytes) = (content.active().len, first.records.len() as u64);
+        if len > SEGMENT_HEADER && len + bytes > segment_bytes {
+            content.segments.push(Segment::new(&self.dir, self.id, first.first, 0));
+        }
         let active = content.active();
-        let first = content.tail.upto(upto).next()?;
-        let full = active.len + first.records.len() as u64 > segment_bytes && active.len > SEGMENT_HEADER;
-        let (path, base, at) = if full {
-            (self.dir.join(segment::file_name(self.id, first.first)), first.first, 0)
-        } else {
-            (active.path.clone(), active.base, active.len)
-        };
+        let (path, base, at) = (active.path.clone(), active.base, active.len);
         let mut len = at.max(SEGMENT_HEADER);
         let most = segment_bytes.min(len + STRETCH_BYTES as u64);
         let fits = |chunk: &&Chunk| {
@@ -142,12 +143,9 @@ impl Shelf {
         Some(Stretch { path, base, at, chunks })
     }
 
-    /// What was written is read from the segment from now on.
+    /// Makes readers use the segment for the written stretch.
     fn settle(&self, stretch: Stretch) {
         let mut content = self.content_mut();
-        if content.active().base != stretch.base {
-            content.segments.push(Segment::new(&self.dir, self.id, stretch.base, 0));
-        }
         let last = content.segments.len() - 1;
         let active = &mut content.segments[last];
         active.len = active.len.max(SEGMENT_HEADER);
@@ -175,39 +173,28 @@ impl Stretch {
             pen.buffer.extend_from_slice(&segment::header(name, self.base));
         }
         self.chunks.iter().for_each(|chunk| pen.buffer.extend_from_slice(&chunk.records));
-        let file = pen.files.get(&self.path)?;
+        let file = pen.files.get_or_make(&self.path)?;
         file.write_all_at(&pen.buffer, self.at).map_err(|error| {
-            // What was written of it does not count; the room it takes is given back.
-            file.set_len(self.at).ok();
+            // A partial write does not count; its space is freed.
+            file.set_size(self.at).ok();
             DiskError::io(&self.path, &error)
         })
     }
 }
 
 impl Flush {
-    /// Syncs the files, then writes the checkpoint.
-    pub fn perform(&self, dir: &Path) -> DiskResult<()> {
+    /// Syncs the files, then writes the checkpoint. A full disk can only prevent the checkpoint: the files are complete,
+    /// and it can be tried again.
+    pub fn perform(&self, fs: &Fs, dir: &Path) -> DiskResult<()> {
         let segments = super::segments_dir(dir);
-        if self.paths.len() >= SYNC_ALL_FROM {
-            let opened = std::fs::File::open(&segments).map_err(|error| DiskError::io(&segments, &error))?;
-            nix::unistd::syncfs(&opened).map_err(|error| DiskError::io(&segments, &error.into()))?;
-        } else {
-            self.paths.iter().try_for_each(|path| sync_file(path))?;
-        }
-        sync_dir(&segments)?;
-        self.checkpoint.save(dir)
+        let paths: Vec<&Path> = self.paths.iter().map(PathBuf::as_path).collect();
+        fs.sync_files(&segments, &paths).map_err(|error| DiskError::sync(&segments, &error))?;
+        sync_dir(fs, &segments)?;
+        self.checkpoint.save(fs, dir)
     }
 }
 
-/// A file that was dropped in the meantime needs no sync.
-fn sync_file(path: &Path) -> DiskResult<()> {
-    match std::fs::File::options().write(true).open(path).and_then(|file| file.sync_data()) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(DiskError::io(path, &error)),
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-/// Fills segments until the writer has gone. Blocking: for a thread of its own.
+/// Fills segments until the writer is gone. Blocking: runs on its own thread.
 pub fn fill_all(mut pen: Pen, fills: &Receiver<Fill>, reports: &SyncSender<Report>) {
     while let Ok(fill) = fills.recv() {
         let filled = fill.perform(&mut pen);
@@ -217,10 +204,10 @@ pub fn fill_all(mut pen: Pen, fills: &Receiver<Fill>, reports: &SyncSender<Repor
     }
 }
 
-/// Makes checkpoints until the writer has gone. Blocking: for a thread of its own.
-pub fn flush_all(dir: &Path, flushes: &Receiver<Flush>, reports: &SyncSender<Report>) {
+/// Writes checkpoints until the writer is gone. Blocking: runs on its own thread.
+pub fn flush_all(fs: &Fs, dir: &Path, flushes: &Receiver<Flush>, reports: &SyncSender<Report>) {
     while let Ok(flush) = flushes.recv() {
-        let outcome = flush.perform(dir);
+        let outcome = flush.perform(fs, dir);
         if reports.send(Report::Flushed(flush, outcome)).is_err() {
             return;
         }

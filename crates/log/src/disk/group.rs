@@ -4,9 +4,9 @@
 //! magic u32 | crc32c u32 | number u64 | length u32 | durable u64 | flags u8 | 3 zeros | changes | zeros to a whole block
 //! ```
 //!
-//! A group begins on a block of its own, has a number and a checksum; what an earlier use of the file left behind has a
-//! lower number. Two groups may be on their way at a time, so each also says which group was durable when it was
-//! written: whatever is missing behind that one was never acknowledged.
+//! A group begins at a block boundary and has a number and a checksum; remains of an earlier use of the file have lower
+//! numbers. Two groups may be in flight, so each also records which group was durable when it was written: a missing
+//! group after that one was never acknowledged.
 
 use std::ops::Range;
 
@@ -15,18 +15,18 @@ use bytes::Bytes;
 use super::change;
 use super::record::{crc32c, u32_at};
 
-/// Groups begin at multiples of this, so that no acknowledged byte is ever written again.
+/// Groups begin at multiples of this, so that no acknowledged byte is ever rewritten.
 pub(super) const BLOCK: usize = 4096;
 /// Bytes before the content of a group.
 pub(super) const GROUP_HEADER: usize = 32;
 pub(super) const MAGIC: u32 = 0x4a50_4143;
-/// Says that a group's header has the number of a group that was durable when it was written.
+/// The flag for a header that has the number of the group that was durable when it was written.
 pub(super) const KNOWS_DURABLE: u8 = 1;
 
 /// A group under construction.
 #[derive(Debug)]
 pub struct Group {
-    /// From `begin` on, which is at a multiple of a block in memory for as long as the expected bytes were enough.
+    /// Valid from `begin` on, which is block-aligned in memory as long as the expected size was sufficient.
     bytes: Vec<u8>,
     begin: usize,
 }
@@ -38,7 +38,7 @@ impl Default for Group {
 }
 
 impl Group {
-    /// An empty group with room for so many bytes.
+    /// An empty group with space for this many bytes.
     #[must_use]
     pub fn for_bytes(expected: usize) -> Group {
         let mut bytes: Vec<u8> =
@@ -48,12 +48,12 @@ impl Group {
         Group { bytes, begin }
     }
 
-    /// Where the content goes.
+    /// The buffer of the content.
     pub fn content(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Adds an append to a log, whose records `body` writes; answers where they are in the frozen group.
+    /// Adds an append to a log, whose records `body` writes; returns their position in the frozen group.
     pub fn append(&mut self, log: u64, body: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
         let before = self.begin + GROUP_HEADER;
         let records = change::put_append(&mut self.bytes, log, body);
@@ -66,7 +66,7 @@ impl Group {
         self.bytes.len() - self.begin - GROUP_HEADER
     }
 
-    /// Makes it the group with this number, written when that one was durable; answers how long it is on disk.
+    /// Assigns this number, with the group that is durable now; returns the length on disk.
     pub(super) fn seal(&mut self, number: u64, durable: u64, key: u32) -> u64 {
         let content = self.len() as u32;
         let sealed = &mut self.bytes[self.begin..];
@@ -82,23 +82,23 @@ impl Group {
         padded as u64
     }
 
-    /// As it is written.
+    /// The bytes as they are written.
     pub(super) fn sealed(&self) -> &[u8] {
         &self.bytes[self.begin..]
     }
 
-    /// The content as it was written; what is read of it later shares this memory.
+    /// The content as it was written; later reads share this memory.
     #[must_use]
     pub fn freeze(self) -> Bytes {
         let content = self.begin + GROUP_HEADER..self.begin + GROUP_HEADER + self.content_len();
         if self.bytes.capacity() > 2 * content.len() {
-            // Kept as long as the least of its entries is read from memory, so not with all the padding.
+            // Copied without the padding, because it is kept until its last entry is in a segment.
             return Bytes::copy_from_slice(&self.bytes[content]);
         }
         Bytes::from(self.bytes).slice(content)
     }
 
-    /// Bytes of content of a group that was sealed.
+    /// Bytes of content of a sealed group.
     fn content_len(&self) -> usize {
         u32_at(self.sealed(), 16) as usize
     }

@@ -1,13 +1,15 @@
-//! What is in a directory of logs that nobody has open? Read-only, offline: what it holds and whether it is whole.
+//! What is in a log directory that no process has open? Read-only: its content and whether it is intact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::change::{Change, changes};
 use super::checkpoint::{Checkpoint, SavedLog};
 use super::error::{DiskError, DiskResult};
+use super::files::Fs;
 use super::record::Salt;
 use super::replay::{self, Replayed};
 use super::segment::{self, SEGMENT_HEADER, Segment};
@@ -15,18 +17,18 @@ use super::tail::Chunk;
 use crate::entry::{History, Offset};
 use crate::keys::LogName;
 
-/// A log, as it will be when the directory is opened.
+/// A log as it will be after the directory is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogReport {
-    /// Names it in the cluster.
+    /// Its name in the cluster.
     pub name: LogName,
-    /// First offset that is still there.
+    /// The first offset that is still present.
     pub start: Offset,
-    /// Every epoch and the end.
+    /// All epochs and the end.
     pub history: History,
-    /// The end of what the segments hold; what follows is in the journal.
+    /// The end of what the segments hold; later entries are in the journal.
     pub filled: Offset,
-    /// The directory was salvaged, and this copy may lack entries at its end.
+    /// Whether the directory was salvaged and this copy may lack entries at its end.
     pub incomplete: bool,
     /// Its files, as of the last checkpoint.
     pub segments: Vec<SegmentReport>,
@@ -39,11 +41,11 @@ pub struct SegmentReport {
     pub file: String,
     /// Its first offset.
     pub base: Offset,
-    /// The offset behind its last one.
+    /// The offset after its last entry.
     pub end: Offset,
     /// Its length in bytes.
     pub bytes: u64,
-    /// Entries that are whole, if they were checked.
+    /// The number of intact entries, if they were verified.
     pub entries: Option<u64>,
     /// What is wrong with it.
     pub damage: Option<String>,
@@ -54,14 +56,14 @@ pub struct SegmentReport {
 pub struct DirReport {
     /// Every log.
     pub logs: Vec<LogReport>,
-    /// What the journal holds beyond the checkpoint: it is replayed at the next opening.
+    /// What the journal holds beyond the checkpoint; it is replayed at the next open.
     pub journal: Replayed,
-    /// How many logs it changes.
+    /// How many logs the journal changes.
     pub changed: usize,
 }
 
 impl DirReport {
-    /// Whether nothing is wrong.
+    /// Whether no damage was found.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let segments = self.logs.iter().flat_map(|log| &log.segments);
@@ -69,7 +71,7 @@ impl DirReport {
     }
 }
 
-/// How closely to look.
+/// How thoroughly to inspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Names, sizes and the journal.
@@ -78,42 +80,53 @@ pub enum Depth {
     EveryEntry,
 }
 
-/// Looks at a directory without changing anything in it.
+/// Inspects a directory without changing it.
 pub fn inspect(dir: &Path, depth: Depth) -> DiskResult<DirReport> {
-    let Some(checkpoint) = Checkpoint::load(dir)? else {
-        let what = "there is no checkpoint: this is no directory of logs".to_owned();
+    let fs: Fs = Arc::new(capstan_disk::Os);
+    let Some(checkpoint) = Checkpoint::load(&fs, dir)? else {
+        let what = "no checkpoint found: not a log directory".to_owned();
         return Err(DiskError::Corrupt { dir: dir.display().to_string(), what });
     };
-    let mut logs: BTreeMap<u64, LogReport> = BTreeMap::new();
-    for saved in &checkpoint.logs {
-        logs.insert(saved.id, report_of(saved, log_segments(&super::segments_dir(dir), saved, depth)?));
-    }
+    let reports = checkpoint.logs.iter().map(|saved| (saved.id, report_of(saved)));
+    let mut logs: BTreeMap<u64, LogReport> = reports.collect();
     let mut changed = BTreeSet::new();
-    let journal =
-        replay::replay(&super::journal_dir(dir), checkpoint.key, checkpoint.next_group, |_, content| {
-            for (log, change) in changes(&content).flatten() {
-                changed.insert(log);
-                foresee(&mut logs, log, change);
+    let mut cuts: BTreeMap<u64, Offset> = BTreeMap::new();
+    let (journal, first) = (super::journal_dir(dir), checkpoint.next_group);
+    let journal = replay::replay(&fs, &journal, checkpoint.key, first, |_, content| {
+        for (log, change) in changes(&content).flatten() {
+            changed.insert(log);
+            if let Change::Cut(from) = &change {
+                cuts.entry(log).and_modify(|first| *first = (*first).min(*from)).or_insert(*from);
             }
-            Ok(())
-        })?;
+            foresee(&mut logs, log, change);
+        }
+        Ok(())
+    })?;
+    for saved in &checkpoint.logs {
+        let Some(report) = logs.get_mut(&saved.id) else { continue };
+        // After a cut that the journal repeats, the files may have either of two epochs.
+        let mut epochs = saved.history.clone();
+        epochs.cut(cuts.get(&saved.id).copied().unwrap_or(epochs.end()));
+        let files = LogFiles { fs: &fs, dir: &super::segments_dir(dir), saved, epochs: &epochs, depth };
+        report.segments = files.segments()?;
+    }
     Ok(DirReport { logs: logs.into_values().collect(), journal, changed: changed.len() })
 }
 
-fn report_of(saved: &SavedLog, segments: Vec<SegmentReport>) -> LogReport {
+fn report_of(saved: &SavedLog) -> LogReport {
     LogReport {
         name: saved.name.clone(),
         start: saved.start,
         history: saved.history.clone(),
         filled: saved.history.end(),
         incomplete: saved.incomplete,
-        segments,
+        segments: Vec::new(),
     }
 }
 
-/// What a change in the journal will make of the logs.
+/// Applies a journal change to the reports.
 fn foresee(logs: &mut BTreeMap<u64, LogReport>, id: u64, change: Change<'_>) {
-    if let Change::Create(name) = change {
+    if let Change::Create(name, _) = change {
         let (start, filled, history) = (Offset::ZERO, Offset::ZERO, History::default());
         let log = LogReport { name, start, history, filled, incomplete: false, segments: Vec::new() };
         logs.insert(id, log);
@@ -137,66 +150,78 @@ fn foresee(logs: &mut BTreeMap<u64, LogReport>, id: u64, change: Change<'_>) {
         }
         Change::Trust => log.incomplete = false,
         Change::Remove => drop(logs.remove(&id)),
-        Change::Create(_) => {}
+        Change::Create(..) | Change::Committed(_) => {}
     }
 }
 
-/// The files of a log. What stands behind the checkpoint is the journal's business, so the last file is checked up to
-/// the checkpoint only.
-fn log_segments(dir: &Path, saved: &SavedLog, depth: Depth) -> DiskResult<Vec<SegmentReport>> {
-    let listed = std::fs::read_dir(dir).map_err(|error| DiskError::io(dir, &error))?;
-    let names = listed.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let ours = names.filter_map(|name| segment::parse_name(&name)).filter(|(id, _)| *id == saved.id);
-    let mut bases: Vec<Offset> = ours.map(|(_, base)| base).filter(|base| *base <= saved.active).collect();
-    if saved.bytes > 0 && !bases.contains(&saved.active) {
-        bases.push(saved.active);
-    }
-    bases.sort();
-    let ends = bases.iter().skip(1).copied().chain([saved.history.end()]);
-    bases.iter().zip(ends).map(|(base, end)| one_segment(dir, saved, (*base, end), depth)).collect()
-}
-
-fn one_segment(
-    dir: &Path,
-    saved: &SavedLog,
-    (base, end): (Offset, Offset),
+/// The files of a log. Data after the checkpoint belongs to the journal, so the last file is checked only up to the
+/// checkpoint.
+struct LogFiles<'a> {
+    fs: &'a Fs,
+    dir: &'a Path,
+    saved: &'a SavedLog,
+    /// The epochs that are certain.
+    epochs: &'a History,
     depth: Depth,
-) -> DiskResult<SegmentReport> {
-    let file = segment::file_name(saved.id, base);
-    let path = dir.join(&file);
-    let there = match std::fs::metadata(&path) {
-        Ok(meta) => meta.len(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
-        Err(error) => return Err(DiskError::io(&path, &error)),
-    };
-    let bytes = if base == saved.active { saved.bytes } else { there };
-    let mut report = SegmentReport { file, base, end, bytes, entries: None, damage: None };
-    if bytes > there {
-        report.damage = Some(format!("{} of {bytes} bytes are missing", bytes - there));
-    }
-    if depth == Depth::EveryEntry && there > 0 && bytes > 0 {
-        check_entries(&mut report, dir, saved)?;
-    }
-    Ok(report)
 }
 
-fn check_entries(report: &mut SegmentReport, dir: &Path, saved: &SavedLog) -> DiskResult<()> {
-    let segment = Segment::new(dir, saved.id, report.base, report.bytes);
-    let file = std::fs::File::open(&segment.path).map_err(|error| DiskError::io(&segment.path, &error))?;
-    let mut header = vec![0; SEGMENT_HEADER as usize];
-    segment::read_at(&file, &segment.path, &mut header, 0)?;
-    if segment::read_header(&header) != Some((saved.name.to_string(), report.base)) {
-        report.damage = Some("its header is not what was written".to_owned());
+impl LogFiles<'_> {
+    fn segments(&self) -> DiskResult<Vec<SegmentReport>> {
+        let saved = self.saved;
+        let names = self.fs.list(self.dir).map_err(|error| DiskError::io(self.dir, &error))?;
+        let ours =
+            names.iter().filter_map(|name| segment::parse_name(name)).filter(|(id, _)| *id == saved.id);
+        let mut bases: Vec<Offset> =
+            ours.map(|(_, base)| base).filter(|base| *base <= saved.active).collect();
+        if saved.bytes > 0 && !bases.contains(&saved.active) {
+            bases.push(saved.active);
+        }
+        bases.sort();
+        let ends = bases.iter().skip(1).copied().chain([saved.history.end()]);
+        bases.iter().zip(ends).map(|(base, end)| self.segment(*base, end)).collect()
     }
-    let behind = segment.locate(&file, Salt::of(saved.name.as_ref()), Offset(u64::MAX))?;
-    report.entries = Some(behind.offset.since(report.base));
-    if behind.at < report.bytes {
-        let what =
-            format!("the entry at offset {} (byte {}) is not what was written", behind.offset, behind.at);
-        report.damage = Some(what);
-    } else if behind.offset < report.end {
-        report.damage =
-            Some(format!("the entries from offset {} to {} are not there", behind.offset, report.end));
+
+    fn segment(&self, base: Offset, end: Offset) -> DiskResult<SegmentReport> {
+        let saved = self.saved;
+        let file = segment::file_name(saved.id, base);
+        let path = self.dir.join(&file);
+        let there = match self.fs.size(&path) {
+            Ok(size) => size,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(DiskError::io(&path, &error)),
+        };
+        let bytes = if base == saved.active { saved.bytes } else { there };
+        let mut report = SegmentReport { file, base, end, bytes, entries: None, damage: None };
+        if bytes > there {
+            report.damage = Some(format!("{} of {bytes} bytes are missing", bytes - there));
+        }
+        if self.depth == Depth::EveryEntry && there > 0 && bytes > 0 {
+            self.check_entries(&mut report)?;
+        }
+        Ok(report)
     }
-    Ok(())
+
+    fn check_entries(&self, report: &mut SegmentReport) -> DiskResult<()> {
+        let saved = self.saved;
+        let segment = Segment::new(self.dir, saved.id, report.base, report.bytes);
+        let opened = self.fs.open_read(&segment.path);
+        let file = opened.map_err(|error| DiskError::io(&segment.path, &error))?;
+        let mut header = vec![0; SEGMENT_HEADER as usize];
+        segment::read_at(&*file, &segment.path, &mut header, 0)?;
+        if segment::read_header(&header) != Some((saved.name.to_string(), report.base)) {
+            report.damage = Some("its header is not what was written".to_owned());
+        }
+        let salt = Salt::of(saved.name.as_ref());
+        let behind = segment.locate(&*file, salt, Offset(u64::MAX), self.epochs)?;
+        report.entries = Some(behind.offset.since(report.base));
+        if behind.at < report.bytes {
+            let what =
+                format!("the entry at offset {} (byte {}) is not what was written", behind.offset, behind.at);
+            report.damage = Some(what);
+        } else if behind.offset < report.end {
+            report.damage =
+                Some(format!("the entries from offset {} to {} are not there", behind.offset, report.end));
+        }
+        Ok(())
+    }
 }

@@ -1,67 +1,36 @@
-//! How does one sync make the appends of every log durable? They go into one journal, a group at a time.
+//! How does one sync make the appends of every log durable? They go into one journal, one group at a time.
 //!
-//! A journal file is filled with zeros once, by a thread that prepares it in advance, and is then written over again and
-//! again: overwriting blocks that exist needs no file-system transaction, so a sync costs what the device needs and
-//! nothing more. While no prepared file is there, one grows under the writing. Groups are written through handles with
-//! `O_DSYNC`: that waits for the blocks of the group alone, where `fdatasync` waits for all of the file, the other group
-//! on its way included. Where the file system has `O_DIRECT` they also pass by the page cache, from which nobody would
-//! read them.
+//! A journal file is filled with zeros once, by a thread that prepares it in advance, and is then overwritten again and
+//! again: overwriting existing blocks needs no file-system transaction, so a sync costs only what the device needs.
+//! While no prepared file is available, the current one grows. Groups are written through `O_DSYNC` handles, which wait
+//! for the blocks of the group alone; `fdatasync` waits for the whole file, including the other group in flight. With
+//! `O_DIRECT`, where the file system supports it, they bypass the page cache, which nothing reads.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::os::unix::fs::{FileExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use nix::fcntl::OFlag;
+use capstan_disk::DiskFileExt as _;
 
 use super::error::{DiskError, DiskResult};
-use super::files::sync_dir;
-use super::group::{BLOCK, Group};
+use super::files::{File, Fs, sync_dir};
+use super::group::Group;
 
-/// Zeros written ahead when a file grows: the sync that pays for growing pays for the next groups too.
+/// Zeros written ahead when a file grows, so that one sync of the new size serves several groups.
 const AHEAD: u64 = 256 * 1024;
-/// Zeros written at once when a file is prepared.
+/// Zeros per write when a file is prepared.
 const FILL: usize = 1024 * 1024;
 
-/// Handles of a file through which what is written is durable when the write returns.
-#[derive(Debug)]
-struct Handles {
-    /// By way of the page cache.
-    cached: File,
-    /// Past it, for memory that begins at a multiple of a block: if the file system can.
-    direct: Option<File>,
-}
-
-impl Handles {
-    fn open(path: &Path) -> std::io::Result<Handles> {
-        let open =
-            |flags: OFlag| File::options().read(true).write(true).custom_flags(flags.bits()).open(path);
-        Ok(Handles { cached: open(OFlag::O_DSYNC)?, direct: open(OFlag::O_DSYNC | OFlag::O_DIRECT).ok() })
-    }
-
-    /// Writes whole blocks over what is there.
-    fn write(&self, blocks: &[u8], at: u64) -> std::io::Result<()> {
-        let aligned = blocks.as_ptr().align_offset(BLOCK) == 0;
-        match self.direct.as_ref().filter(|_| aligned).map(|file| file.write_all_at(blocks, at)) {
-            // Not with this device after all.
-            Some(Err(error)) if error.kind() == std::io::ErrorKind::InvalidInput => {}
-            Some(outcome) => return outcome,
-            None => {}
-        }
-        self.cached.write_all_at(blocks, at)
-    }
-}
-
-/// A file of the journal, open.
+/// An open journal file.
 #[derive(Debug)]
 pub struct JournalFile {
     path: PathBuf,
-    file: Arc<Handles>,
-    /// How long it may become.
+    /// Writes through it are durable when they return.
+    file: File,
+    /// Its maximum length.
     size: u64,
-    /// How long it is.
+    /// Its current length.
     grown: u64,
     first_group: u64,
 }
@@ -69,59 +38,55 @@ pub struct JournalFile {
 /// The journal of a directory, open for writing.
 #[derive(Debug)]
 pub struct Journal {
+    fs: Fs,
     dir: PathBuf,
     key: u32,
     file_bytes: u64,
-    /// In use, oldest first; the last one is written to.
+    /// In use, oldest first; the last one is written.
     live: VecDeque<JournalFile>,
-    /// To be written over.
+    /// Can be overwritten.
     free: Vec<JournalFile>,
     at: u64,
     next_group: u64,
     /// Every group up to this one is durable.
     durable: u64,
     next_file: u64,
-    /// Where a file is asked for, and where it arrives.
+    /// Requests for prepared files, and where they arrive.
     wanted: SyncSender<PathBuf>,
     prepared: Receiver<Option<JournalFile>>,
     asked: bool,
 }
 
-/// Prepares journal files of this length until nobody can ask any more. Blocking: for a thread of its own.
-pub fn prepare(size: u64, wanted: &Receiver<PathBuf>, prepared: &SyncSender<Option<JournalFile>>) {
+/// Prepares journal files of this length until the requester is gone. Blocking: runs on its own thread.
+pub fn prepare(fs: &Fs, size: u64, wanted: &Receiver<PathBuf>, prepared: &SyncSender<Option<JournalFile>>) {
     while let Ok(path) = wanted.recv() {
-        let filled = fill(&path, size);
+        let filled = fill(fs, &path, size);
         if filled.is_err() {
-            std::fs::remove_file(&path).ok();
+            fs.remove(&path).ok();
         }
-        let file = filled.ok().map(|file| JournalFile {
-            path,
-            file: Arc::new(file),
-            size,
-            grown: size,
-            first_group: 0,
-        });
+        let file = filled.ok().map(|file| JournalFile { path, file, size, grown: size, first_group: 0 });
         if prepared.send(file).is_err() {
             return;
         }
     }
 }
 
-fn fill(path: &Path, size: u64) -> std::io::Result<Handles> {
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+fn fill(fs: &Fs, path: &Path, size: u64) -> std::io::Result<File> {
+    let file = fs.create(path)?;
     let zeros = vec![0; FILL];
     for at in (0..size).step_by(FILL) {
         file.write_all_at(&zeros[..FILL.min((size - at) as usize)], at)?;
     }
-    file.sync_all()?;
-    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())?;
-    Handles::open(path)
+    file.sync()?;
+    path.parent().map_or(Ok(()), |dir| fs.sync_dir(dir))?;
+    fs.open_through(path)
 }
 
 impl Journal {
-    /// Goes on with this group. Everything in the directory may be written over but the files that are still needed,
-    /// each given with its first group.
+    /// Continues with this group. Every file in the directory may be overwritten except those still needed, each given
+    /// with its first group.
     pub fn begin(
+        fs: &Fs,
         dir: &Path,
         key: u32,
         file_bytes: u64,
@@ -131,12 +96,11 @@ impl Journal {
     ) -> DiskResult<Journal> {
         let (mut free, mut live) = (Vec::new(), VecDeque::new());
         let mut next_file = 0;
-        for path in journal_files(dir)? {
-            let opened = Handles::open(&path).and_then(|file| Ok((file.cached.metadata()?.len(), file)));
+        for path in journal_files(fs, dir)? {
+            let opened = fs.open_through(&path).and_then(|file| Ok((file.size()?, file)));
             let (size, file) = opened.map_err(|error| DiskError::io(&path, &error))?;
-            let file = Arc::new(file);
             next_file = next_file.max(number_of(&path) + 1);
-            // A file that is needed is full, whatever its length: nothing is written behind a tail that may be torn.
+            // A needed file counts as full at any length: nothing is written after a tail that may be torn.
             match needed.iter().find(|(other, _)| *other == path) {
                 Some((_, first_group)) => {
                     live.push_back(JournalFile { path, file, size, grown: size, first_group: *first_group });
@@ -153,6 +117,7 @@ impl Journal {
         let asked = false;
         let durable = next_group - 1;
         let mut journal = Journal {
+            fs: Arc::clone(fs),
             dir,
             key,
             file_bytes,
@@ -176,26 +141,26 @@ impl Journal {
         self.durable + 1
     }
 
-    /// Groups that were placed and are not durable.
+    /// The number of groups that were placed and are not durable.
     #[must_use]
     pub fn pending(&self) -> u64 {
         self.next_group - self.first_pending()
     }
 
-    /// Bytes of the files that cannot be written over yet.
+    /// Bytes of the files that cannot be overwritten yet.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         self.live.iter().map(|file| file.size).sum()
     }
 
-    /// Gives a group its number and its place.
+    /// Assigns a group its number and position.
     pub fn place(&mut self, group: &mut Group) -> DiskResult<Write> {
         let number = self.next_group;
         let bytes = group.seal(number, self.durable, self.key);
         let end = self.at + bytes;
         self.receive();
         let ready = self.free.iter().any(|file| file.grown >= self.file_bytes && file.size >= bytes);
-        // A file that would have to grow is left as it is as soon as there is one that does not.
+        // A file that would have to grow is abandoned as soon as a prepared one is available.
         if self.live.back().is_none_or(|file| end > file.size || (end > file.grown && ready)) {
             let next = self.next_file(bytes, number)?;
             self.live.push_back(next);
@@ -209,8 +174,8 @@ impl Journal {
         if self.at <= current.grown {
             return Ok(write);
         }
-        // There is no room until there is: what the file lacks is written now, so that the group only overwrites.
-        if let Err(error) = current.grow(self.at) {
+        // Extends the file now, so that a full disk fails here and the group only overwrites.
+        if let Err(error) = current.grow(&self.fs, self.at) {
             self.at -= bytes;
             self.next_group -= 1;
             return Err(error);
@@ -218,12 +183,12 @@ impl Journal {
         Ok(write)
     }
 
-    /// The group with this number is durable, and all before it.
+    /// Records that the group with this number and all earlier ones are durable.
     pub fn completed(&mut self, number: u64) {
         self.durable = number;
     }
 
-    /// A prepared file, if one has arrived.
+    /// Takes a prepared file, if one has arrived.
     fn receive(&mut self) {
         if self.asked
             && let Ok(answer) = self.prepared.try_recv()
@@ -233,7 +198,7 @@ impl Journal {
         }
     }
 
-    /// Has a file prepared if there is none to go on with.
+    /// Requests a file if none is available.
     fn ask(&mut self) {
         if !self.asked && self.free.is_empty() {
             let path = self.dir.join(format!("{:08}.journal", self.next_file));
@@ -252,15 +217,14 @@ impl Journal {
             return Ok(next);
         }
         let path = self.dir.join(format!("{:08}.journal", self.next_file));
-        let file = File::create(&path).and_then(|_| Handles::open(&path));
+        let file = self.fs.create(&path).and_then(|_| self.fs.open_through(&path));
         let file = file.map_err(|error| DiskError::io(&path, &error))?;
-        sync_dir(&self.dir)?;
+        sync_dir(&self.fs, &self.dir)?;
         self.next_file += 1;
-        let file = Arc::new(file);
         Ok(JournalFile { path, file, size: self.file_bytes.max(needed), grown: 0, first_group })
     }
 
-    /// Groups before this one are not needed any more: their files can be written over.
+    /// Frees the files of groups before this one.
     pub fn release(&mut self, before: u64) {
         while self.live.len() > 1 && self.live[1].first_group <= before {
             self.free.extend(self.live.pop_front());
@@ -269,48 +233,47 @@ impl Journal {
 }
 
 impl JournalFile {
-    /// Makes the file at least this long, and some more.
-    fn grow(&mut self, end: u64) -> DiskResult<()> {
+    /// Makes the file at least this long, plus some zeros ahead.
+    fn grow(&mut self, fs: &Fs, end: u64) -> DiskResult<()> {
         let wanted = self.size.min(end + AHEAD).max(end);
         let zeros = vec![0; (wanted - self.grown) as usize];
-        // Zeros that are there in earnest: the groups that go there find their blocks as in a prepared file.
-        let file = File::options().write(true).open(&self.path);
-        let lengthened = file.and_then(|file| {
-            file.write_all_at(&zeros, self.grown)?;
-            file.sync_data()
-        });
-        if let Err(error) = lengthened {
-            self.file.cached.set_len(self.grown).ok();
-            return Err(DiskError::io(&self.path, &error));
+        // Real zeros, not a hole: later groups find allocated blocks, as in a prepared file.
+        let failed = |error: std::io::Error| DiskError::io(&self.path, &error);
+        let file = fs.open(&self.path).map_err(failed)?;
+        if let Err(error) = file.write_all_at(&zeros, self.grown) {
+            file.set_size(self.grown).ok();
+            return Err(failed(error));
         }
+        // A failed sync may also have lost the other group in flight.
+        file.sync().map_err(|error| DiskError::sync(&self.path, &error))?;
         self.grown = wanted;
         Ok(())
     }
 }
 
-/// A group on its way to the disk.
+/// A group in flight to the disk.
 #[derive(Debug)]
 pub struct Write {
     /// The group's number.
     pub number: u64,
-    file: Arc<Handles>,
+    file: File,
     path: PathBuf,
     at: u64,
 }
 
 impl Write {
-    /// Writes the group and makes it durable. Its place exists, so a failure is never a want of room that could be
-    /// taken back.
+    /// Writes the group and makes it durable. Its blocks exist, so a failure is never a full disk that could be rolled
+    /// back.
     pub fn perform(&self, group: &Group) -> DiskResult<()> {
-        let done = self.file.write(group.sealed(), self.at);
+        let done = self.file.write_all_at(group.sealed(), self.at);
         done.map_err(|error| DiskError::Failed(format!("{}: {error}", self.path.display())))
     }
 }
 
 /// The files of the journal in this directory, by name.
-pub fn journal_files(dir: &Path) -> DiskResult<Vec<PathBuf>> {
-    let listed = std::fs::read_dir(dir).map_err(|error| DiskError::io(dir, &error))?;
-    let mut paths: Vec<PathBuf> = listed.filter_map(|entry| Some(entry.ok()?.path())).collect();
+pub fn journal_files(fs: &Fs, dir: &Path) -> DiskResult<Vec<PathBuf>> {
+    let names = fs.list(dir).map_err(|error| DiskError::io(dir, &error))?;
+    let mut paths: Vec<PathBuf> = names.iter().map(|name| dir.join(name)).collect();
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "journal"));
     paths.sort();
     Ok(paths)

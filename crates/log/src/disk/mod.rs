@@ -1,16 +1,15 @@
-//! How are the logs of one host kept on disk? Every append goes into one journal, whose sync makes the appends of all
-//! logs durable at once. Later, in the background and in large pieces, it moves into its log's own segments, from which
-//! it is read and with which it is dropped; until then it is read from memory.
+//! How are the logs of one host stored on disk? Every append goes into one journal; one sync makes the appends of all
+//! logs durable. Later, in the background and in large writes, entries are copied to their log's segments, from which
+//! they are read and with which they are dropped; until then they are read from memory.
 //!
 //! ```text
-//! <dir>/checkpoint        what the segments durably hold, and from which group on the journal is to be replayed
-//! <dir>/journal/*.journal groups of changes; filled once, then written over
+//! <dir>/checkpoint        what the segments durably hold, and the first journal group to replay
+//! <dir>/journal/*.journal groups of changes; files are filled once, then overwritten
 //! <dir>/segments/*.seg    <log>-<first offset>.seg: the entries of one log
 //! <dir>/lock              one process at a time
 //! ```
 //!
-//! Why a journal and segments, and what else was considered, is in `docs/adr/log-0001-journal-and-segments.md`; why the
-//! segments are filled later, in `docs/adr/log-0002-segments-filled-later.md`.
+//! The reasons are in `docs/adr/log-0001-journal-and-segments.md` and `docs/adr/log-0002-segments-filled-later.md`.
 
 mod change;
 pub mod checkpoint;
@@ -36,6 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::config::Incarnation;
 use crate::entry::{Entry, History, Offset};
 use crate::keys::LogName;
 pub use error::{DiskError, DiskResult};
@@ -47,24 +47,24 @@ pub use writer::Done;
 
 use checkpoint::Checkpoint;
 use draft::Append;
-use files::Files;
+use files::{Files, Fs};
 use fill::Pen;
 use journal::Journal;
 use shelf::Shelf;
 use upkeep::{Filler, Upkeep};
 use writer::{Command, Shelves, Turns};
 
-/// Commands that may wait for the writer; who comes after them waits outside.
+/// Commands that may wait for the writer; further callers wait for the queue.
 const QUEUE: usize = 8192;
 
-/// How a directory of logs behaves.
+/// Options of a log directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Longest segment; also what `truncate_before` frees at a time.
+    /// The maximum length of a segment; also the unit that `truncate_before` frees.
     pub segment_bytes: u64,
-    /// Length of one journal file.
+    /// The length of one journal file.
     pub journal_file_bytes: u64,
-    /// Bytes in the journal after which the segments are synced; bounds what is replayed after a crash.
+    /// Bytes in the journal after which the segments are synced; bounds the replay after a crash.
     pub checkpoint_bytes: u64,
 }
 
@@ -75,12 +75,12 @@ impl Default for Options {
     }
 }
 
-/// What becomes of logs that lost entries.
+/// What to do with logs that lost entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Each leaves its in-sync set and learns from the other holders what it lacks.
+    /// Each copy leaves its in-sync set and catches up from the other holders.
     LearnAnew,
-    /// There is no other holder: what is gone is gone.
+    /// There is no other holder: accept the loss.
     Accept,
 }
 
@@ -92,7 +92,7 @@ fn journal_dir(dir: &Path) -> PathBuf {
     dir.join("journal")
 }
 
-/// A directory of logs that is open. Clones are the same directory.
+/// An open log directory. Clones share it.
 #[derive(Clone)]
 pub struct Disk {
     inner: Arc<Inner>,
@@ -103,6 +103,7 @@ struct Inner {
     shelves: Shelves,
     files: Arc<Files>,
     recovery: Recovery,
+    id: String,
     threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
 }
 
@@ -112,7 +113,7 @@ impl std::fmt::Debug for Disk {
     }
 }
 
-/// One log on disk. Clones are the same log.
+/// One log on disk. Clones share it.
 #[derive(Clone, Debug)]
 pub struct DiskLog {
     disk: Disk,
@@ -120,41 +121,47 @@ pub struct DiskLog {
 }
 
 impl Disk {
-    /// Opens a directory, or makes one there. Everything that was durable is in it. Blocking.
+    /// Opens or creates a directory. Everything that was durable is in it. Blocking.
     pub fn open(dir: &Path, options: Options) -> DiskResult<Disk> {
-        let opened = recovery::open(dir, &options, Holes::Refuse)?;
-        let recovery = opened.recovery.clone();
+        Disk::open_on(Arc::new(capstan_disk::Os), dir, options)
+    }
+
+    /// The same on this file system. Blocking.
+    pub fn open_on(fs: Arc<dyn capstan_disk::Disk>, dir: &Path, options: Options) -> DiskResult<Disk> {
+        let opened = recovery::open(&fs, dir, &options, Holes::Refuse)?;
+        let (recovery, id) = (opened.recovery.clone(), opened.id.clone());
         if let Some(torn) = &opened.recovery.replayed.torn {
-            tracing::warn!(torn, "cut a torn tail off the journal");
+            tracing::warn!(torn, "torn journal tail removed");
         }
         for log in &opened.recovery.damaged {
-            tracing::error!(%log, "log is shorter than it was when it was synced");
+            tracing::error!(%log, "log is shorter than when it was synced");
         }
         let (commands, queue) = mpsc::channel(QUEUE);
-        let (upkeep, mut threads) = start(dir, options, opened)?;
+        let (upkeep, mut threads) = start(&fs, dir, options, opened)?;
         let (shelves, files) = (Arc::clone(&upkeep.shelves), Arc::clone(&upkeep.files));
         let turns = Arc::new(Turns::new(queue, upkeep));
         for name in ["log-writer-a", "log-writer-b"] {
             let turns = Arc::clone(&turns);
             threads.push(named(name, move || turns.run())?);
         }
-        let inner = Inner { commands, shelves, files, recovery, threads: Mutex::new(threads) };
+        let inner = Inner { commands, shelves, files, recovery, id, threads: Mutex::new(threads) };
         Ok(Disk { inner: Arc::new(inner) })
     }
 
-    /// Makes a directory with a hole in its journal one that can be opened: keeps what comes before the hole and forgets
-    /// what comes after it. Every log in it may then lack entries that were acknowledged, so its copies take themselves
-    /// out of the in-sync sets before they do anything else, unless the loss is accepted. Blocking.
+    /// Repairs a directory with a hole in its journal so that it can be opened: keeps everything before the hole and
+    /// drops everything after it. Every log may then lack acknowledged entries, so its copies first leave their in-sync
+    /// sets, unless the loss is accepted. Blocking.
     pub fn salvage(dir: &Path, options: Options, loss: Loss) -> DiskResult<Recovery> {
-        if Checkpoint::load(dir)?.is_none() {
-            let what = "there is no checkpoint: this is no directory of logs".to_owned();
+        let fs: Fs = Arc::new(capstan_disk::Os);
+        if Checkpoint::load(&fs, dir)?.is_none() {
+            let what = "no checkpoint found: not a log directory".to_owned();
             return Err(DiskError::Corrupt { dir: dir.display().to_string(), what });
         }
         let distrust = match loss {
             Loss::LearnAnew => true,
             Loss::Accept => false,
         };
-        let opened = recovery::open(dir, &options, Holes::Salvage { distrust })?;
+        let opened = recovery::open(&fs, dir, &options, Holes::Salvage { distrust })?;
         opened.full.map_or(Ok(opened.recovery), Err)
     }
 
@@ -171,16 +178,42 @@ impl Disk {
         shelves.values().map(|shelf| DiskLog { disk: self.clone(), shelf: Arc::clone(shelf) }).collect()
     }
 
-    /// The log with this name, made if there is none.
+    /// The unique id of this directory.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.inner.id
+    }
+
+    /// The log with this name, if there is one.
+    #[must_use]
+    pub fn find(&self, name: &LogName) -> Option<DiskLog> {
+        let shelves = self.inner.shelves.read().unwrap_or_else(PoisonError::into_inner);
+        let shelf = shelves.values().find(|shelf| shelf.name == *name)?;
+        Some(DiskLog { disk: self.clone(), shelf: Arc::clone(shelf) })
+    }
+
+    /// The log with this name, created if missing.
     pub async fn log(&self, name: &LogName) -> DiskResult<DiskLog> {
+        self.create(name, Incarnation::default()).await
+    }
+
+    /// The log with this name, created in this incarnation if missing.
+    pub async fn create(&self, name: &LogName, incarnation: Incarnation) -> DiskResult<DiskLog> {
         let (made, answer) = oneshot::channel();
-        let command = Command::Create(name.clone(), Box::new(|shelf| drop(made.send(shelf))));
+        let made = Box::new(|shelf| drop(made.send(shelf)));
+        let command = Command::Create(name.clone(), incarnation, made);
         self.inner.commands.send(command).await.map_err(|_| DiskError::Closed)?;
         let shelf = answer.await.map_err(|_| DiskError::Closed)??;
         Ok(DiskLog { disk: self.clone(), shelf })
     }
 
-    /// Stops: everything is in its place, and the next opening replays nothing.
+    /// Marks every log in this directory, and every one created later, as possibly lacking acknowledged entries: the
+    /// holder had another directory before. Durable when this returns.
+    pub async fn distrust(&self) -> DiskResult<()> {
+        self.ask(Command::Distrust).await
+    }
+
+    /// Stops cleanly: everything is in segments, and the next open replays nothing.
     pub async fn close(&self) -> DiskResult<()> {
         let closed = self.ask(Command::Close).await;
         let threads = std::mem::take(&mut *self.inner.threads.lock().unwrap_or_else(PoisonError::into_inner));
@@ -208,7 +241,24 @@ impl DiskLog {
         &self.shelf.name
     }
 
-    /// First offset that is still there.
+    /// Distinguishes it from earlier logs of the same name.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.shelf.incarnation
+    }
+
+    /// A lower bound of the committed offset, as of the last time it was written.
+    #[must_use]
+    pub fn committed(&self) -> Offset {
+        self.shelf.committed()
+    }
+
+    /// Records that everything before this offset is committed. Durable with the next append, checkpoint or close.
+    pub fn commit(&self, upto: Offset) {
+        self.shelf.commit(upto);
+    }
+
+    /// The first offset that is still present.
     #[must_use]
     pub fn start(&self) -> Offset {
         self.shelf.start()
@@ -220,13 +270,13 @@ impl DiskLog {
         self.shelf.history()
     }
 
-    /// First offset and length in bytes of each segment; what is still in memory only is not counted.
+    /// First offset and length in bytes of each segment, without entries that are only in memory.
     #[must_use]
     pub fn segments(&self) -> Vec<(Offset, u64)> {
         self.shelf.segments()
     }
 
-    /// Queues entries for the end of the log; `done` is told when they are durable. Waits only for the queue.
+    /// Queues entries to append; `done` is called when they are durable. Waits only for the queue.
     pub async fn append(&self, entries: Vec<Entry>, done: Done) -> DiskResult<()> {
         self.disk.send(Command::Append(Append { shelf: Arc::clone(&self.shelf), entries, done })).await
     }
@@ -241,9 +291,14 @@ impl DiskLog {
         self.disk.ask(|done| Command::Truncate(self.shelf.id, before, done)).await
     }
 
-    /// Queues a new beginning at the end of this history.
+    /// Queues a reset to the end of this history.
     pub async fn reset(&self, history: History, done: Done) -> DiskResult<()> {
         self.disk.send(Command::Reset(self.shelf.id, history, done)).await
+    }
+
+    /// Whether appends would succeed now: the disk works and has space.
+    pub async fn probe(&self) -> DiskResult<()> {
+        self.disk.ask(|done| Command::Probe(self.shelf.id, done)).await
     }
 
     /// Deletes the log.
@@ -251,24 +306,24 @@ impl DiskLog {
         self.disk.ask(|done| Command::Remove(self.shelf.id, done)).await
     }
 
-    /// Whether entries that were acknowledged may be missing at the end: the directory was salvaged.
+    /// Whether acknowledged entries may be missing at the end.
     #[must_use]
     pub fn is_incomplete(&self) -> bool {
         self.shelf.is_incomplete()
     }
 
-    /// What may be missing at the end does not count any more, because the metadata says that others are complete.
+    /// Clears the mark that entries may be missing, because the metadata confirms that other copies are complete.
     pub async fn trust(&self) -> DiskResult<()> {
         self.disk.ask(|done| Command::Trust(self.shelf.id, done)).await
     }
 
-    /// Writes entries from another holder over damaged ones; the first must be the first damaged one.
+    /// Overwrites damaged entries with those of another holder; the first must be the first damaged one.
     pub async fn repair(&self, entries: Vec<Entry>) -> DiskResult<()> {
         self.disk.ask(|done| Command::Repair(self.shelf.id, entries, done)).await
     }
 
-    /// Durable entries from this offset on, each checked: at least one if there is one, and about so many bytes.
-    /// Blocking, usually for as long as it takes to copy from the page cache.
+    /// Durable entries from this offset on, each verified: at least one if there is one, and about this many bytes.
+    /// Blocking, usually only to copy from the page cache.
     pub fn read(&self, from: Offset, max_bytes: usize) -> DiskResult<Vec<Entry>> {
         self.shelf.read(from, max_bytes, &self.disk.inner.files)
     }
@@ -279,8 +334,9 @@ fn named(name: &str, body: impl FnOnce() + Send + 'static) -> DiskResult<std::th
     spawned.map_err(|error| DiskError::Failed(error.to_string()))
 }
 
-/// The threads behind the writers, and what the writers know of them.
+/// The background threads and the channels to them.
 fn start(
+    fs: &Fs,
     dir: &Path,
     options: Options,
     opened: recovery::Opened,
@@ -289,17 +345,19 @@ fn start(
     let (prepared, arrived) = std::sync::mpsc::sync_channel(1);
     let (fills, to_fill) = std::sync::mpsc::sync_channel(1);
     let (flushes, to_flush) = std::sync::mpsc::sync_channel(1);
-    // One report of each thread at a time: neither ever waits for the writers.
+    // At most one report per thread at a time: neither ever waits for the writers.
     let (report, reports) = std::sync::mpsc::sync_channel(2);
     let (size, pen, place) =
         (options.journal_file_bytes, Pen::new(&opened.files, options.segment_bytes), dir.to_owned());
     let from_filler = report.clone();
+    let (for_preparer, for_flusher) = (Arc::clone(fs), Arc::clone(fs));
     let threads = vec![
-        named("log-preparer", move || journal::prepare(size, &wishes, &prepared))?,
+        named("log-preparer", move || journal::prepare(&for_preparer, size, &wishes, &prepared))?,
         named("log-filler", move || fill::fill_all(pen, &to_fill, &from_filler))?,
-        named("log-flusher", move || fill::flush_all(&place, &to_flush, &report))?,
+        named("log-flusher", move || fill::flush_all(&for_flusher, &place, &to_flush, &report))?,
     ];
     let journal = Journal::begin(
+        fs,
         &journal_dir(dir),
         opened.key,
         size,
@@ -310,6 +368,7 @@ fn start(
     let upkeep = Upkeep {
         dir: dir.to_owned(),
         options,
+        id: opened.id,
         key: opened.key,
         shelves: opened.shelves,
         files: opened.files,

@@ -1,46 +1,48 @@
-//! How are entries of a log read, and damaged ones written over? From the tail in memory, or from a segment, each
-//! checked on the way.
-
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+//! How are entries of a log read, and damaged ones overwritten? From the tail in memory or from a segment; each is
+//! verified.
 
 use bytes::BytesMut;
+use capstan_disk::DiskFileExt as _;
 
 use super::error::{DiskError, DiskResult};
-use super::files::Files;
+use super::files::{File, Files};
 use super::record::{self, Found};
 use super::segment::{self, Segment};
 use super::shelf::Shelf;
 use super::tail::Chunk;
-use crate::entry::{Entry, Offset};
+use crate::entry::{Entry, History, Offset};
 
-/// Bytes beyond what was asked for that a read brings, so that it rarely ends inside of its first entry.
+/// Extra bytes per read, so that a read rarely ends inside its first entry.
 const READ_AHEAD: u64 = 64 * 1024;
 
-/// Where the entries from an offset on are.
+/// The location of the entries from an offset on.
 enum Place {
     Nowhere,
     Memory(Vec<Chunk>),
-    /// The segment with this number, and the first offset that is not in it.
-    File(Segment, usize, Offset),
+    /// The segment, its number, the first offset after it, and the epochs of its entries.
+    File(Segment, usize, Offset, History),
 }
 
-/// A stretch of a segment that is read at once.
+/// A part of a segment that is read at once.
 struct Window {
-    file: Arc<File>,
+    file: File,
     segment: Segment,
+    history: History,
     at: u64,
     bytes: u64,
 }
 
 impl Shelf {
-    /// Entries from this offset on, checked: at least one if there is one, and about this many bytes.
+    /// Entries from this offset on, verified: at least one if there is one, and about this many bytes.
     pub fn read(&self, from: Offset, max_bytes: usize, files: &Files) -> DiskResult<Vec<Entry>> {
         match self.whereabouts(from, max_bytes)? {
             Place::Nowhere => Ok(Vec::new()),
             Place::Memory(chunks) => self.read_memory(&chunks, from, max_bytes),
-            Place::File(segment, number, end) => self.read_file(segment, number, from..end, max_bytes, files),
+            Place::File(segment, number, end, history) => {
+                let read = self.read_file(segment, (number, history), from..end, max_bytes, files);
+                // Truncated in between: the file is gone, which is not an error.
+                read.or_else(|error| self.whereabouts(from, max_bytes).and(Err(error)))
+            }
         }
     }
 
@@ -58,7 +60,7 @@ impl Shelf {
         let after = content.segments.partition_point(|segment| segment.base <= from);
         let number = after.saturating_sub(1);
         let next = content.segments.get(after).map_or(content.filled, |segment| segment.base);
-        Ok(Place::File(content.segments[number].around(from), number, next))
+        Ok(Place::File(content.segments[number].around(from), number, next, content.history.clone()))
     }
 
     fn read_memory(&self, chunks: &[Chunk], from: Offset, max_bytes: usize) -> DiskResult<Vec<Entry>> {
@@ -81,31 +83,31 @@ impl Shelf {
     fn read_file(
         &self,
         segment: Segment,
-        number: usize,
+        (number, history): (usize, History),
         offsets: std::ops::Range<Offset>,
         max_bytes: usize,
         files: &Files,
     ) -> DiskResult<Vec<Entry>> {
         let file = files.get(&segment.path)?;
-        let place = segment.locate(&file, self.salt, offsets.start)?;
+        let place = segment.locate(&*file, self.salt, offsets.start, &history)?;
         if !place.learned.is_empty() {
             self.teach(number, segment.base, place.learned);
         }
         if place.offset < offsets.start {
-            return Err(self.damaged(place.offset, "the entries behind it cannot be found"));
+            return Err(self.damaged(place.offset, "the entries after it cannot be found"));
         }
         let left = segment.len.saturating_sub(place.at);
         let bytes = (max_bytes as u64 + READ_AHEAD).min(left);
-        let mut window = Window { file, segment, at: place.at, bytes };
+        let mut window = Window { file, segment, history, at: place.at, bytes };
         let entries = self.decode(&window, &offsets, max_bytes)?;
         if !entries.is_empty() {
             return Ok(entries);
         }
-        // One entry that is longer than what was asked for.
+        // One entry that is longer than the requested bytes.
         window.bytes = ((record::MAX_DATA + record::HEADER) as u64).min(left);
         let entries = self.decode(&window, &offsets, 1)?;
         if entries.is_empty() {
-            return Err(self.damaged(offsets.start, "the file ends inside of it"));
+            return Err(self.damaged(offsets.start, "the file ends inside it"));
         }
         Ok(entries)
     }
@@ -117,16 +119,18 @@ impl Shelf {
         max_bytes: usize,
     ) -> DiskResult<Vec<Entry>> {
         let mut buffer = BytesMut::zeroed(window.bytes as usize);
-        segment::read_at(&window.file, &window.segment.path, &mut buffer, window.at)?;
+        segment::read_at(&*window.file, &window.segment.path, &mut buffer, window.at)?;
         let buffer = buffer.freeze();
         let mut entries = Vec::with_capacity(buffer.len() / 1024 + 1);
         let (mut next, mut offset) = (0, offsets.start);
         while offset < offsets.end && (entries.is_empty() || next < max_bytes) {
             match record::decode(&buffer, next, self.salt, offset) {
-                Found::Entry(entry, behind) => {
+                Found::Entry(entry, behind) if window.history.may_have(offset, entry.epoch) => {
                     entries.push(entry);
                     (next, offset) = (behind, offset.plus(1));
                 }
+                Found::Entry(..) if !entries.is_empty() => break,
+                Found::Entry(..) => return Err(self.damaged(offset, "its epoch was cut off")),
                 Found::Cut => break,
                 Found::Damage(_) if !entries.is_empty() => break,
                 Found::Damage(what) => return Err(self.damaged(offset, what)),
@@ -146,19 +150,19 @@ impl Shelf {
         }
     }
 
-    /// Writes entries over the damaged ones in their place; the bytes of an entry are the same on every holder. What is
-    /// not in a segment yet cannot have been damaged there and is left alone.
+    /// Overwrites damaged entries in place; the bytes of an entry are the same on every holder. Entries that are not in
+    /// a segment yet cannot be damaged there and are left alone.
     pub fn repair(&self, entries: &[Entry], files: &Files) -> DiskResult<()> {
         let content = self.content();
         let mut touched = std::collections::BTreeSet::new();
         for entry in entries.iter().take_while(|entry| entry.offset < content.filled) {
             if content.history.epoch_at(entry.offset) != Some(entry.epoch) || entry.offset < content.start {
-                return Err(self.damaged(entry.offset, "what another holder has is a different entry"));
+                return Err(self.damaged(entry.offset, "another holder has a different entry"));
             }
             let after = content.segments.partition_point(|segment| segment.base <= entry.offset);
             let segment = &content.segments[after.saturating_sub(1)];
             let file = files.get(&segment.path)?;
-            let place = segment.locate(&file, self.salt, entry.offset)?;
+            let place = segment.locate(&*file, self.salt, entry.offset, &content.history)?;
             let mut bytes = Vec::new();
             record::encode(&mut bytes, self.salt, entry);
             if place.offset != entry.offset || place.at + bytes.len() as u64 > segment.len {
@@ -168,7 +172,7 @@ impl Shelf {
             touched.insert(segment.path.clone());
         }
         for path in touched {
-            files.get(&path)?.sync_data().map_err(|error| DiskError::io(&path, &error))?;
+            files.get(&path)?.sync().map_err(|error| DiskError::sync(&path, &error))?;
         }
         Ok(())
     }

@@ -1,11 +1,13 @@
-//! How is an entry written? A header of 32 bytes and the data, the same bytes in the journal and in a segment.
+//! How is an entry encoded? A header of 32 bytes and the data, the same bytes in the journal and in a segment.
 //!
 //! ```text
-//! crc32c u32 | length u32 | epoch u64 | offset u64 | kind u8 | 7 zeros | data
+//! crc32c u32 | length u32 | epoch u64 | offset u64 | kind u8 | milliseconds since 1970 u56 | data
 //! ```
 //!
-//! The checksum covers everything behind it and is mixed with the log's salt, so that an entry that ended up in
-//! another log's file, at another offset or in another epoch does not pass.
+//! The checksum covers everything after it and is seeded with the log's salt, so that an entry in another log's file, at
+//! another offset or of another epoch fails it.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use crc_fast::CrcAlgorithm;
@@ -14,13 +16,13 @@ use crate::entry::{Entry, EntryKind, LogEpoch, Offset};
 
 /// Bytes before the data.
 pub const HEADER: usize = 32;
-/// Longest data of one entry: an entry fits into one frame between hosts and into one group.
+/// The maximum data of one entry: an entry fits into one frame between hosts and into one group.
 pub const MAX_DATA: usize = 4 * 1024 * 1024;
 
 const KIND_DATA: u8 = 1;
 const KIND_BEGIN: u8 = 2;
 
-/// What makes the checksums of one log differ from those of another.
+/// Makes the checksums of one log differ from those of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Salt(pub u32);
 
@@ -54,13 +56,14 @@ pub fn encode(out: &mut Vec<u8>, salt: Salt, entry: &Entry) {
     out.extend_from_slice(&(entry.data.len() as u32).to_le_bytes());
     out.extend_from_slice(&entry.epoch.0.to_le_bytes());
     out.extend_from_slice(&entry.offset.0.to_le_bytes());
-    out.extend_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0]);
+    out.push(kind);
+    out.extend_from_slice(&(entry.time.as_millis() as u64).to_le_bytes()[..7]);
     out.extend_from_slice(&entry.data);
     let crc = crc32c(&out[begin + 4..]) ^ salt.0;
     out[begin..begin + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// What a header says; not checked yet.
+/// The fields of a header, not verified yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of data.
@@ -72,7 +75,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header at the beginning of these bytes; nothing if there are too few.
+    /// The header at the beginning of these bytes, if there are enough.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Header> {
         let header = bytes.get(..HEADER)?;
@@ -90,18 +93,18 @@ impl Header {
     }
 }
 
-/// What stands at a place of a buffer.
+/// What is at a position of a buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The entry that was expected, and where the next one begins.
+    /// The expected entry, and the position of the next one.
     Entry(Entry, usize),
     /// The buffer ends before the record does.
     Cut,
-    /// Something else than the entry that was expected.
+    /// Something other than the expected entry.
     Damage(&'static str),
 }
 
-/// Reads the entry that should be at this place, checked; its data shares the buffer.
+/// Reads the expected entry at this position and verifies it; its data shares the buffer.
 #[must_use]
 pub fn decode(buffer: &Bytes, at: usize, salt: Salt, expected: Offset) -> Found {
     let Some(rest) = buffer.get(at..) else { return Found::Cut };
@@ -113,22 +116,24 @@ pub fn decode(buffer: &Bytes, at: usize, salt: Salt, expected: Offset) -> Found 
         return if header.offset == expected {
             Found::Cut
         } else {
-            Found::Damage("its header is not its own")
+            Found::Damage("its header belongs to another entry")
         };
     };
     if crc32c(&record[4..]) ^ salt.0 != u32_at(record, 0) {
         return Found::Damage("its checksum is wrong");
     }
     if header.offset != expected {
-        return Found::Damage("another entry stands in its place");
+        return Found::Damage("another entry is in its place");
     }
     let kind = match record[24] {
         KIND_DATA => EntryKind::Data,
         KIND_BEGIN => EntryKind::Begin,
         _ => return Found::Damage("its kind is unknown"),
     };
+    let time = Duration::from_millis(u64_at(record, 24) >> 8);
     let data = buffer.slice(at + HEADER..at + header.record_len());
-    Found::Entry(Entry { epoch: header.epoch, offset: header.offset, kind, data }, at + header.record_len())
+    let entry = Entry { epoch: header.epoch, offset: header.offset, kind, time, data };
+    Found::Entry(entry, at + header.record_len())
 }
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -149,7 +154,13 @@ mod tests {
 
     fn encoded(salt: Salt) -> Vec<u8> {
         let data = Bytes::from_static(b"hello");
-        let entry = Entry { epoch: LogEpoch(3), offset: Offset(7), kind: EntryKind::Data, data };
+        let entry = Entry {
+            epoch: LogEpoch(3),
+            offset: Offset(7),
+            kind: EntryKind::Data,
+            time: Duration::from_millis(1_700_000_000_123),
+            data,
+        };
         let mut out = Vec::new();
         encode(&mut out, salt, &entry);
         out
@@ -159,7 +170,8 @@ mod tests {
     fn every_flipped_bit_is_seen() {
         let salt = Salt::of("orders");
         let good = encoded(salt);
-        assert!(matches!(decode(&good.clone().into(), 0, salt, Offset(7)), Found::Entry(_, 37)));
+        let Found::Entry(entry, 37) = decode(&good.clone().into(), 0, salt, Offset(7)) else { panic!() };
+        assert_eq!((entry.kind, entry.time.as_millis()), (EntryKind::Data, 1_700_000_000_123));
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);

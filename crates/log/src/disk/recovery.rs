@@ -1,17 +1,17 @@
-//! How is a directory opened? The checkpoint says what the files durably hold; the journal says what came after.
+//! How is a directory opened? The checkpoint records what the files durably hold; the journal has everything after it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
+use capstan_disk::Lock;
 
 use super::Options;
 use super::change::{Change, changes};
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, new_id};
 use super::error::{DiskError, DiskResult};
-use super::files::{Files, sync_dir};
+use super::files::{Files, Fs, sync_dir};
 use super::fill::{Fill, Flush, Pen};
 use super::replay::{self, Lost, Replayed};
 use super::segment::parse_name;
@@ -21,28 +21,30 @@ use super::writer::{Shelves, apply, find};
 use crate::entry::Offset;
 use crate::keys::LogName;
 
-/// What opening a directory found.
+/// What was found when a directory was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// What was replayed from the journal; nothing after a clean stop.
+    /// What was replayed from the journal; empty after a clean stop.
     pub replayed: Replayed,
-    /// Logs whose last file is shorter than it was when it was synced: reading there will fail until it is repaired.
+    /// Logs whose last file is shorter than when it was synced: reads there fail until it is repaired.
     pub damaged: Vec<LogName>,
 }
 
-/// A directory that was brought up to date and is ready for the writer.
+/// A recovered directory, ready for the writer.
 pub struct Opened {
-    pub(super) lock: File,
+    pub(super) lock: Box<dyn Lock>,
     pub(super) shelves: Shelves,
     pub(super) files: Arc<Files>,
+    /// The unique id of the directory.
+    pub(super) id: String,
     pub(super) key: u32,
     pub(super) next_group: u64,
     pub(super) next_log: u64,
     pub(super) salvaged: bool,
     pub(super) recovery: Recovery,
-    /// The rest is of a disk that was too full for what the journal holds; elsewhere nothing is left to do.
+    /// Set if the disk was too full to fill the segments; then the following fields are used too.
     pub(super) full: Option<DiskError>,
-    /// Files of the journal that are still needed, each with its first group.
+    /// Journal files that are still needed, each with its first group.
     pub(super) needed: Vec<(PathBuf, u64)>,
     pub(super) replayed_bytes: u64,
     pub(super) unfilled: BTreeSet<u64>,
@@ -53,20 +55,20 @@ pub struct Opened {
 /// What to do about a journal with a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holes {
-    /// Entries that were acknowledged are gone: nothing is opened.
+    /// Acknowledged entries are lost: do not open.
     Refuse,
-    /// Keeps what comes before the hole, and marks every log as lacking something or not.
+    /// Keep everything before the hole.
     Salvage {
-        /// Whether copies stay marked until another holder has been asked.
+        /// Whether copies stay marked as incomplete until they have caught up from another holder.
         distrust: bool,
     },
 }
 
-/// Brings a directory up to date, or makes one.
-pub fn open(dir: &Path, options: &Options, holes: Holes) -> DiskResult<Opened> {
-    let lock = prepare(dir)?;
-    let checkpoint = load(dir)?;
-    let files = Arc::new(Files::default());
+/// Recovers a directory, or creates one.
+pub fn open(fs: &Fs, dir: &Path, options: &Options, holes: Holes) -> DiskResult<Opened> {
+    let lock = prepare(fs, dir)?;
+    let checkpoint = load(fs, dir)?;
+    let files = Arc::new(Files::new(fs));
     let shelves = restore(&super::segments_dir(dir), &checkpoint, &files)?;
     let mut filling = Filling {
         dir,
@@ -81,7 +83,8 @@ pub fn open(dir: &Path, options: &Options, holes: Holes) -> DiskResult<Opened> {
     };
     let mut next_log = checkpoint.next_log;
     let first = checkpoint.next_group;
-    let replayed = replay::replay(&super::journal_dir(dir), checkpoint.key, first, |number, content| {
+    let journal = super::journal_dir(dir);
+    let replayed = replay::replay(fs, &journal, checkpoint.key, first, |number, content| {
         next_log = next_log.max(filling.take(number, &content, &files)? + 1);
         Ok(())
     })?;
@@ -90,7 +93,7 @@ pub fn open(dir: &Path, options: &Options, holes: Holes) -> DiskResult<Opened> {
     let next_group = match (&replayed.lost, holes) {
         (None, _) => first + replayed.groups,
         (Some(lost), Holes::Refuse) => return Err(corrupt(lost)),
-        // Numbers are not given twice.
+        // Numbers are not reused.
         (Some(lost), Holes::Salvage { distrust }) => {
             let all = shelves.read().unwrap_or_else(PoisonError::into_inner);
             all.values().for_each(|shelf| shelf.distrust(distrust));
@@ -98,7 +101,7 @@ pub fn open(dir: &Path, options: &Options, holes: Holes) -> DiskResult<Opened> {
             lost.last + 1
         }
     };
-    replay::erase(&replayed.unacknowledged)?;
+    replay::erase(fs, &replayed.unacknowledged)?;
     filling.fill()?;
     let Filling { unfilled, touched, mut full, .. } = filling;
     let tail_bytes = unfilled.iter().filter_map(|log| find(&shelves, *log).ok());
@@ -108,17 +111,19 @@ pub fn open(dir: &Path, options: &Options, holes: Holes) -> DiskResult<Opened> {
     let news = replayed.groups > 0 || replayed.torn.is_some() || replayed.lost.is_some();
     if full.is_none() && news {
         full = settle(
-            dir,
+            (fs, dir),
             &shelves,
             &mut unsynced,
-            Checkpoint { salvaged, ..Checkpoint::of(checkpoint.key, next_group, next_log, vec![]) },
+            Checkpoint { salvaged, next_group, next_log, ..checkpoint.clone() },
         )?;
     }
     let needed = if full.is_some() { replayed.files.clone() } else { Vec::new() };
+    replay::persist(fs, &needed)?;
     Ok(Opened {
         lock,
         shelves,
         files,
+        id: checkpoint.id,
         key: checkpoint.key,
         next_group,
         next_log,
@@ -133,14 +138,14 @@ pub fn open(dir: &Path, options: &Options, holes: Holes) -> DiskResult<Opened> {
     })
 }
 
-/// What the journal says happens again, and tails move into segments whenever enough has gathered.
+/// Replays the journal, and moves tails into segments whenever enough have accumulated.
 struct Filling<'a> {
     dir: &'a Path,
     shelves: &'a Shelves,
     pen: Pen,
-    /// A log that is made here may be one that was lost here.
+    /// A log created here may be one that was lost here.
     salvaged: bool,
-    /// Bytes of tails in memory, unless there is no room elsewhere.
+    /// The maximum bytes of tails in memory, unless the disk is full.
     most: u64,
     unfilled: BTreeSet<u64>,
     tail_bytes: u64,
@@ -149,11 +154,11 @@ struct Filling<'a> {
 }
 
 impl Filling<'_> {
-    /// Lets a group happen again; answers with the highest log in it.
+    /// Replays a group; returns the highest log id in it.
     fn take(&mut self, number: u64, content: &Bytes, files: &Files) -> DiskResult<u64> {
         let unknown = || DiskError::Corrupt {
             dir: self.dir.display().to_string(),
-            what: format!("group {number} of the journal holds something unknown"),
+            what: format!("group {number} of the journal has unknown content"),
         };
         let mut highest = 0;
         for change in changes(content) {
@@ -168,11 +173,11 @@ impl Filling<'_> {
                 }
                 other => apply(log, other, self.dir, self.shelves, files),
             };
-            if let (Change::Create(_), Ok(shelf)) = (&change, find(self.shelves, log)) {
+            if let (Change::Create(..), Ok(shelf)) = (&change, find(self.shelves, log)) {
                 shelf.distrust(self.salvaged);
             };
             match happened {
-                // A log that a later group removes may have lost its place already.
+                // A log that a later group removes may already have no files.
                 Err(DiskError::NoSuchLog) => {}
                 happened => happened?,
             }
@@ -183,7 +188,7 @@ impl Filling<'_> {
         Ok(highest)
     }
 
-    /// A disk without room is no reason not to open: everything is in the journal and in memory.
+    /// A full disk does not prevent opening: everything is in the journal and in memory.
     fn fill(&mut self) -> DiskResult<()> {
         let logs = std::mem::take(&mut self.unfilled).into_iter();
         let shelves = logs.filter_map(|log| find(self.shelves, log).ok());
@@ -200,45 +205,59 @@ impl Filling<'_> {
     }
 }
 
-fn prepare(dir: &Path) -> DiskResult<File> {
+fn prepare(fs: &Fs, dir: &Path) -> DiskResult<Box<dyn Lock>> {
     for wanted in [dir.to_owned(), super::segments_dir(dir), super::journal_dir(dir)] {
-        std::fs::create_dir_all(&wanted).map_err(|error| DiskError::io(&wanted, &error))?;
+        fs.create_dirs(&wanted).map_err(|error| DiskError::io(&wanted, &error))?;
     }
     let path = dir.join("lock");
-    let lock = File::options().create(true).truncate(false).write(true).open(&path);
-    let lock = lock.map_err(|error| DiskError::io(&path, &error))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(DiskError::Locked(dir.display().to_string())),
-        Err(TryLockError::Error(error)) => Err(DiskError::io(&path, &error)),
-    }
+    let lock = fs.lock(&path).map_err(|error| DiskError::io(&path, &error))?;
+    let lock = lock.ok_or_else(|| DiskError::Locked(dir.display().to_string()))?;
+    // A killed process leaves names that are visible and not durable: of a checkpoint, whose journal would be
+    // overwritten, and of journal files, which would be written.
+    sync_dir(fs, dir)?;
+    sync_dir(fs, &super::journal_dir(dir))?;
+    Ok(lock)
 }
 
-/// The checkpoint, or a first one in a directory that is empty. Data without a checkpoint is not taken for empty.
-fn load(dir: &Path) -> DiskResult<Checkpoint> {
-    if let Some(checkpoint) = Checkpoint::load(dir)? {
-        return Ok(checkpoint);
+/// The checkpoint, or a first one in an empty directory. Data without a checkpoint does not count as empty.
+fn load(fs: &Fs, dir: &Path) -> DiskResult<Checkpoint> {
+    match Checkpoint::load(fs, dir)? {
+        Some(mut checkpoint) if checkpoint.id.is_empty() => {
+            checkpoint.id = new_id();
+            checkpoint.save(fs, dir)?;
+            return Ok(checkpoint);
+        }
+        Some(checkpoint) => return Ok(checkpoint),
+        None => {}
     }
     let segments = super::segments_dir(dir);
-    let mut listed = std::fs::read_dir(&segments).map_err(|error| DiskError::io(&segments, &error))?;
-    if listed.next().is_some() {
-        let what = "there are segments and no checkpoint".to_owned();
+    let listed = fs.list(&segments).map_err(|error| DiskError::io(&segments, &error))?;
+    if !listed.is_empty() {
+        let what = "segments found without a checkpoint".to_owned();
         return Err(DiskError::Corrupt { dir: dir.display().to_string(), what });
     }
+    sync_name(fs, dir)?;
     let first = Checkpoint::empty();
-    first.save(dir)?;
-    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        sync_dir(parent)?;
-    }
+    first.save(fs, dir)?;
     Ok(first)
 }
 
-/// The logs as the checkpoint has them. Segments that begin behind it were written after it, so the journal has them.
+/// Makes the name of the directory durable: a process that was killed while it created the directory may not have.
+/// Without access to the parent another process created it.
+fn sync_name(fs: &Fs, dir: &Path) -> DiskResult<()> {
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match fs.sync_dir(parent) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced.map_err(|error| DiskError::sync(parent, &error)),
+    }
+}
+
+/// The logs as of the checkpoint. Segments that begin after it were written later, so the journal has them.
 fn restore(segments: &Path, checkpoint: &Checkpoint, files: &Files) -> DiskResult<Shelves> {
     let mut bases: HashMap<u64, Vec<Offset>> = HashMap::new();
-    let listed = std::fs::read_dir(segments).map_err(|error| DiskError::io(segments, &error))?;
-    for entry in listed.filter_map(Result::ok) {
-        if let Some((log, base)) = entry.file_name().to_str().and_then(parse_name) {
+    let listed = files.fs().list(segments).map_err(|error| DiskError::io(segments, &error))?;
+    for name in listed {
+        if let Some((log, base)) = parse_name(&name) {
             bases.entry(log).or_default().push(base);
         }
     }
@@ -248,7 +267,7 @@ fn restore(segments: &Path, checkpoint: &Checkpoint, files: &Files) -> DiskResul
         for later in found.iter().filter(|base| **base > saved.active) {
             files.remove(&segments.join(super::segment::file_name(saved.id, *later)))?;
         }
-        shelves.insert(saved.id, Arc::new(Shelf::restore(segments, saved, found)));
+        shelves.insert(saved.id, Arc::new(Shelf::restore(segments, saved, found, files)?));
     }
     for (log, orphans) in bases {
         for base in orphans {
@@ -258,7 +277,7 @@ fn restore(segments: &Path, checkpoint: &Checkpoint, files: &Files) -> DiskResul
     Ok(Arc::new(RwLock::new(shelves)))
 }
 
-/// Cuts off what was written and never made it into the journal; names the logs that are too short instead.
+/// Cuts off data that never reached the journal; returns the logs that are too short.
 fn trim(shelves: &Shelves, files: &Files) -> DiskResult<Vec<LogName>> {
     let mut damaged = Vec::new();
     for shelf in shelves.read().unwrap_or_else(PoisonError::into_inner).values() {
@@ -269,10 +288,10 @@ fn trim(shelves: &Shelves, files: &Files) -> DiskResult<Vec<LogName>> {
     Ok(damaged)
 }
 
-/// What was replayed is in the files now: makes that durable, so that the journal begins anew. Answers why it does not,
-/// if there is no room for the checkpoint.
+/// Makes the replayed changes durable in the files, so that the journal starts over. Returns the error if there is no
+/// space for the checkpoint.
 fn settle(
-    dir: &Path,
+    (fs, dir): (&Fs, &Path),
     shelves: &Shelves,
     unsynced: &mut BTreeSet<PathBuf>,
     checkpoint: Checkpoint,
@@ -281,12 +300,12 @@ fn settle(
         let all = shelves.read().unwrap_or_else(PoisonError::into_inner);
         all.values().map(|shelf| shelf.saved()).collect()
     };
-    // Cuts and resets that were replayed changed files as well; syncing one too many costs little.
+    // Replayed cuts and resets changed files as well; syncing one too many is cheap.
     let active = shelves.read().unwrap_or_else(PoisonError::into_inner);
     unsynced.extend(active.values().map(|shelf| shelf.active_path()));
     drop(active);
     let flush = Flush { checkpoint: Checkpoint { logs, ..checkpoint }, paths: std::mem::take(unsynced) };
-    match flush.perform(dir) {
+    match flush.perform(fs, dir) {
         Err(error @ DiskError::Full(_)) => {
             *unsynced = flush.paths;
             Ok(Some(error))

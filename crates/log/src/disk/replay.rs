@@ -1,43 +1,43 @@
-//! What does the journal of a directory hold? Its groups in order, from the first that is not in the segments on.
+//! What does the journal of a directory hold? Its groups in order, from the first that is not in the segments.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use capstan_disk::{DiskExt as _, DiskFileExt as _};
 
 use super::error::{DiskError, DiskResult};
+use super::files::Fs;
 use super::group::{BLOCK, GROUP_HEADER, KNOWS_DURABLE, MAGIC};
 use super::journal::journal_files;
 use super::record::{crc32c, u32_at, u64_at};
 
-/// What a replay of the journal found.
+/// The result of a journal replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Groups that were replayed.
     pub groups: u64,
-    /// Bytes of them.
+    /// Their size in bytes.
     pub bytes: u64,
-    /// What an unfinished write left at the end, if anything; nobody was told that it was there.
+    /// What an incomplete write left at the end, if anything; it was never acknowledged.
     pub torn: Option<String>,
-    /// The files that hold them, each with the first of them.
+    /// The files that hold them, each with its first group.
     pub files: Vec<(PathBuf, u64)>,
-    /// Where whole groups stand that follow on the unfinished one; nobody was told of them either.
+    /// The positions of complete groups after the incomplete one; they were never acknowledged either.
     pub unacknowledged: Vec<(PathBuf, u64)>,
-    /// What was acknowledged and is gone.
+    /// The acknowledged groups that are missing.
     pub lost: Option<Lost>,
 }
 
 /// A hole in the journal: a group that was durable and cannot be read any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// The first group that is gone.
+    /// The first missing group.
     pub group: u64,
-    /// Groups behind it that are whole and of no use: what they follow on is not there.
+    /// Complete groups after it, which are unusable because their predecessors are missing.
     pub behind: u64,
     /// The last of them.
     pub last: u64,
-    /// The file that says that it was durable.
+    /// The file that proves that it was durable.
     pub witness: PathBuf,
 }
 
@@ -53,9 +53,10 @@ impl std::fmt::Display for Lost {
     }
 }
 
-/// Gives every group from this number on to `take`, in order. A group that is not whole is a torn tail, unless a later
-/// one says that it was durable: then acknowledged entries are lost, and the caller has to say what that means.
+/// Passes every group from this number on to `take`, in order. An incomplete group is a torn tail, unless a later one
+/// records that it was durable: then acknowledged entries are lost, and the caller decides.
 pub fn replay(
+    fs: &Fs,
     dir: &Path,
     key: u32,
     first: u64,
@@ -63,9 +64,9 @@ pub fn replay(
 ) -> DiskResult<Replayed> {
     let mut replayed = Replayed::default();
     let mut expected = first;
-    let paths = journal_files(dir)?;
-    while let Some((path, at)) = find_first(&paths, key, expected)? {
-        let bytes = Bytes::from(std::fs::read(&path).map_err(|error| DiskError::io(&path, &error))?);
+    let paths = journal_files(fs, dir)?;
+    while let Some((path, at)) = find_first(fs, &paths, key, expected)? {
+        let bytes = Bytes::from(fs.read(&path).map_err(|error| DiskError::io(&path, &error))?);
         replayed.files.push((path.clone(), expected));
         let mut at = at;
         while let Some(content) = group_at(&bytes, key, at, expected) {
@@ -77,10 +78,10 @@ pub fn replay(
         }
         if at + 16 <= bytes.len() && u32_at(&bytes, at) == MAGIC && u64_at(&bytes, at + 8) >= expected {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
-            replayed.torn = Some(format!("group {expected} at byte {at} of {file} is not whole"));
+            replayed.torn = Some(format!("group {expected} at byte {at} of {file} is incomplete"));
         }
     }
-    let later = find_later(&paths, key, expected)?;
+    let later = find_later(fs, &paths, key, expected)?;
     let torn = replayed.torn.take();
     if let Some(witness) = later.iter().find(|later| later.durable >= expected) {
         let last = later.iter().map(|later| later.number).max().unwrap_or(expected);
@@ -88,31 +89,43 @@ pub fn replay(
         replayed.lost = Some(Lost { group: expected, behind, last, witness });
         return Ok(replayed);
     }
-    let unacknowledged = later.first().map(|_| format!("group {expected} of the journal is not whole"));
+    let unacknowledged = later.first().map(|_| format!("group {expected} of the journal is incomplete"));
     replayed.torn = torn.or(unacknowledged);
     replayed.unacknowledged = later.into_iter().map(|later| (later.path, later.at)).collect();
     Ok(replayed)
 }
 
-/// Makes groups that were written and never acknowledged unreadable, so that no later replay takes them for groups that
-/// were given the same numbers afterwards.
-pub fn erase(places: &[(PathBuf, u64)]) -> DiskResult<()> {
+/// Makes unacknowledged groups unreadable, so that no later replay confuses them with groups that reuse their numbers.
+pub fn erase(fs: &Fs, places: &[(PathBuf, u64)]) -> DiskResult<()> {
     for (path, at) in places {
         let failed = |error: std::io::Error| DiskError::io(path, &error);
-        let file = File::options().write(true).open(path).map_err(failed)?;
-        file.write_all_at(&[0; GROUP_HEADER], *at).and_then(|()| file.sync_data()).map_err(failed)?;
+        let file = fs.open(path).map_err(failed)?;
+        file.write_all_at(&[0; GROUP_HEADER], *at).map_err(failed)?;
+        file.sync().map_err(|error| DiskError::sync(path, &error))?;
     }
     Ok(())
 }
 
-/// The whole group with this number at this place.
+/// Makes the groups in these files durable. A process that was killed, or whose last sync failed, leaves groups that
+/// are visible and perhaps not on the disk, and after a failed sync only another write brings them there. The blocks
+/// exist, so a full disk does not matter.
+pub fn persist(fs: &Fs, files: &[(PathBuf, u64)]) -> DiskResult<()> {
+    for (path, _) in files {
+        let bytes = fs.read(path).map_err(|error| DiskError::io(path, &error))?;
+        let written = fs.open_through(path).and_then(|file| file.write_all_at(&bytes, 0));
+        written.map_err(|error| DiskError::sync(path, &error))?;
+    }
+    Ok(())
+}
+
+/// The complete group with this number at this position.
 fn group_at(bytes: &[u8], key: u32, at: usize, number: u64) -> Option<&[u8]> {
     (number_at(bytes, key, at)? == number).then_some(())?;
     let len = u32_at(bytes, at + 16) as usize;
     bytes.get(at + GROUP_HEADER..at + GROUP_HEADER + len)
 }
 
-/// The number of the whole group at this place, if there is one.
+/// The number of the complete group at this position, if there is one.
 fn number_at(bytes: &[u8], key: u32, at: usize) -> Option<u64> {
     let header = bytes.get(at..at + GROUP_HEADER)?;
     let len = u32_at(header, 16) as usize;
@@ -120,15 +133,15 @@ fn number_at(bytes: &[u8], key: u32, at: usize) -> Option<u64> {
     (u32_at(header, 0) == MAGIC && crc32c(body) ^ key == u32_at(header, 4)).then(|| u64_at(header, 8))
 }
 
-/// The file and place at which a group begins. A file's groups are consecutive, so most files are ruled out by their
-/// first header.
-fn find_first(paths: &[PathBuf], key: u32, number: u64) -> DiskResult<Option<(PathBuf, usize)>> {
+/// The file and position at which a group begins. A file's groups are consecutive, so the first header rules out most
+/// files.
+fn find_first(fs: &Fs, paths: &[PathBuf], key: u32, number: u64) -> DiskResult<Option<(PathBuf, usize)>> {
     for path in paths {
-        let head = first_number(path)?;
+        let head = first_number(fs, path)?;
         if head.is_none_or(|first| first > number) {
             continue;
         }
-        let bytes = std::fs::read(path).map_err(|error| DiskError::io(path, &error))?;
+        let bytes = fs.read(path).map_err(|error| DiskError::io(path, &error))?;
         let places = (0..bytes.len()).step_by(BLOCK);
         let mut candidates = places.filter(|at| claims(&bytes, *at, number));
         if let Some(at) = candidates.find(|at| group_at(&bytes, key, *at, number).is_some()) {
@@ -138,19 +151,19 @@ fn find_first(paths: &[PathBuf], key: u32, number: u64) -> DiskResult<Option<(Pa
     Ok(None)
 }
 
-/// Whether the header at this place has this number; cheap.
+/// Whether the header at this position has this number; cheap.
 fn claims(bytes: &[u8], at: usize, number: u64) -> bool {
     at + GROUP_HEADER <= bytes.len() && u32_at(bytes, at) == MAGIC && u64_at(bytes, at + 8) == number
 }
 
-fn first_number(path: &Path) -> DiskResult<Option<u64>> {
-    let file = File::open(path).map_err(|error| DiskError::io(path, &error))?;
+fn first_number(fs: &Fs, path: &Path) -> DiskResult<Option<u64>> {
+    let file = fs.open_read(path).map_err(|error| DiskError::io(path, &error))?;
     let mut header = [0; GROUP_HEADER];
     let read = file.read_exact_at(&mut header, 0).is_ok();
     Ok((read && u32_at(&header, 0) == MAGIC).then(|| u64_at(&header, 8)))
 }
 
-/// A whole group that follows on one that is missing.
+/// A complete group after a missing one.
 struct Later {
     path: PathBuf,
     at: u64,
@@ -159,17 +172,17 @@ struct Later {
     durable: u64,
 }
 
-/// Every whole group with a number above this one.
-fn find_later(paths: &[PathBuf], key: u32, number: u64) -> DiskResult<Vec<Later>> {
+/// Every complete group with a higher number.
+fn find_later(fs: &Fs, paths: &[PathBuf], key: u32, number: u64) -> DiskResult<Vec<Later>> {
     let mut found = Vec::new();
     for path in paths {
-        let bytes = std::fs::read(path).map_err(|error| DiskError::io(path, &error))?;
+        let bytes = fs.read(path).map_err(|error| DiskError::io(path, &error))?;
         for at in (0..bytes.len()).step_by(BLOCK) {
             let later = at + GROUP_HEADER <= bytes.len()
                 && u32_at(&bytes, at) == MAGIC
                 && u64_at(&bytes, at + 8) > number;
             if later && let Some(number) = number_at(&bytes, key, at) {
-                // Before groups said it, there was one on its way at a time.
+                // Groups without the field were written one at a time.
                 let says = bytes[at + 28] == KNOWS_DURABLE;
                 let durable = if says { u64_at(&bytes, at + 20) } else { number - 1 };
                 found.push(Later { path: path.clone(), at: at as u64, number, durable });
@@ -186,7 +199,11 @@ mod tests {
 
     const KEY: u32 = 7;
 
-    /// A journal file with these groups: number, which group was durable then, and whether it arrived whole.
+    fn os() -> Fs {
+        std::sync::Arc::new(capstan_disk::Os)
+    }
+
+    /// A journal file with these groups: number, durable group at that time, and whether it is complete.
     fn journal(groups: &[(u64, u64, bool)]) -> capstan_testkit::TempDir {
         let dir = capstan_testkit::TempDir::new("replay").unwrap();
         let mut file = Vec::new();
@@ -204,7 +221,7 @@ mod tests {
 
     fn replayed(dir: &Path) -> (Vec<u64>, Replayed) {
         let mut seen = Vec::new();
-        let replayed = replay(dir, KEY, 5, |number, _| {
+        let replayed = replay(&os(), dir, KEY, 5, |number, _| {
             seen.push(number);
             Ok(())
         });
@@ -217,7 +234,7 @@ mod tests {
         let (seen, found) = replayed(dir.path());
         assert_eq!((seen, found.lost, found.unacknowledged.len()), (vec![5], None, 1));
         assert!(found.torn.is_some());
-        erase(&found.unacknowledged).unwrap();
+        erase(&os(), &found.unacknowledged).unwrap();
         assert!(replayed(dir.path()).1.unacknowledged.is_empty());
     }
 

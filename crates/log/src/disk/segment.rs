@@ -1,21 +1,21 @@
-//! What is a segment? A file with a header that says whose it is, records one behind the other, and a sparse index.
+//! What is a segment? A file with a header that identifies its log, consecutive records, and a sparse index in memory.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bytes::{Bytes, BytesMut};
+use capstan_disk::DiskFile;
 
 use super::error::{DiskError, DiskResult};
 use super::record::{self, Found, Header, Salt, crc32c, u32_at, u64_at};
-use crate::entry::Offset;
+use crate::entry::{History, Offset};
 
 /// Bytes before the first record: a disk sector, so that records never share one with the header.
 pub const SEGMENT_HEADER: u64 = 512;
 const MAGIC: &[u8; 8] = b"CAPLOG01";
-/// One index point in this many bytes: small enough that finding an entry reads little, large enough to cost nothing.
+/// Bytes per index point: few enough that finding an entry reads little, many enough to cost almost no memory.
 const INDEX_EVERY: u64 = 16 * 1024;
-/// Bytes read first while looking for an entry: an index gap. Then four times as many, up to more than any record has.
+/// Bytes of the first read when searching for an entry: one index gap. Then four times as many, up to more than a
+/// record.
 const FIRST_WINDOW: usize = 32 * 1024;
 const LAST_WINDOW: usize = 2 * record::MAX_DATA;
 
@@ -24,11 +24,11 @@ const LAST_WINDOW: usize = 2 * record::MAX_DATA;
 pub struct Segment {
     /// Its first offset.
     pub base: Offset,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// Bytes that count, the header included.
+    /// Valid bytes, including the header.
     pub len: u64,
-    /// Where some of the entries are: (offset, position), ascending. Always has the beginning.
+    /// The positions of some entries: (offset, position), ascending. Always includes the first.
     index: Vec<(Offset, u64)>,
 }
 
@@ -38,14 +38,14 @@ pub fn file_name(log: u64, base: Offset) -> String {
     format!("{log:08}-{:020}.seg", base.0)
 }
 
-/// Log and first offset, from the name of a file; nothing if it is no segment.
+/// Log and first offset from a file name; `None` if it is no segment.
 #[must_use]
 pub fn parse_name(name: &str) -> Option<(u64, Offset)> {
     let (log, base) = name.strip_suffix(".seg")?.split_once('-')?;
     Some((log.parse().ok()?, Offset(base.parse().ok()?)))
 }
 
-/// The header of a segment: whose it is and where it begins.
+/// The header of a segment: its log and first offset.
 #[must_use]
 pub fn header(name: &str, base: Offset) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(SEGMENT_HEADER as usize);
@@ -59,7 +59,7 @@ pub fn header(name: &str, base: Offset) -> Vec<u8> {
     bytes
 }
 
-/// Name and first offset as a segment's header has them; nothing if it is damaged.
+/// Name and first offset from a segment's header; `None` if it is damaged.
 #[must_use]
 pub fn read_header(bytes: &[u8]) -> Option<(String, Offset)> {
     let bytes = bytes.get(..SEGMENT_HEADER as usize)?;
@@ -72,21 +72,21 @@ pub fn read_header(bytes: &[u8]) -> Option<(String, Offset)> {
 }
 
 impl Segment {
-    /// A segment of which this many bytes count.
+    /// A segment with this many valid bytes.
     #[must_use]
     pub fn new(dir: &Path, log: u64, base: Offset, len: u64) -> Segment {
         let path = dir.join(file_name(log, base));
         Segment { base, path, len, index: vec![(base, SEGMENT_HEADER)] }
     }
 
-    /// Notes where a record was written.
+    /// Records the position of a record.
     pub fn note(&mut self, offset: Offset, at: u64) {
         if self.index.last().is_none_or(|(_, last)| at >= last + INDEX_EVERY) {
             self.index.push((offset, at));
         }
     }
 
-    /// Forgets index points from this offset on.
+    /// Drops index points from this offset on.
     pub fn forget(&mut self, from: Offset) {
         self.index.retain(|(offset, _)| *offset < from || *offset == self.base);
     }
@@ -98,16 +98,22 @@ impl Segment {
         self.index[after.saturating_sub(1)]
     }
 
-    /// The segment with only what finding this entry takes.
+    /// The segment with only the index needed to find this entry.
     #[must_use]
     pub fn around(&self, offset: Offset) -> Segment {
         let index = vec![self.near(offset)];
         Segment { base: self.base, path: self.path.clone(), len: self.len, index }
     }
 
-    /// Finds an entry by reading from the nearest indexed one. Every entry on the way is checked, so the place at which
-    /// the trail is lost is the first damaged entry.
-    pub fn locate(&self, file: &File, salt: Salt, wanted: Offset) -> DiskResult<Located> {
+    /// Finds an entry by reading from the nearest indexed one. Every entry on the way is verified, so the search stops
+    /// at the first damaged entry. An entry whose epoch differs from the history is damaged too.
+    pub fn locate(
+        &self,
+        file: &dyn DiskFile,
+        salt: Salt,
+        wanted: Offset,
+        history: &History,
+    ) -> DiskResult<Located> {
         let (mut offset, mut at) = self.near(wanted);
         let mut learned = Vec::new();
         let mut indexed_at = at;
@@ -116,6 +122,7 @@ impl Segment {
         let mut size = FIRST_WINDOW;
         while offset < wanted && at < self.len {
             match record::decode(&window, (at - begin) as usize, salt, offset) {
+                Found::Entry(entry, _) if !history.may_have(entry.offset, entry.epoch) => break,
                 Found::Entry(_, next) => (offset, at) = (offset.plus(1), begin + next as u64),
                 Found::Cut if size <= LAST_WINDOW && begin + (window.len() as u64) < self.len => {
                     begin = at;
@@ -133,13 +140,13 @@ impl Segment {
         Ok(Located { offset, at, learned })
     }
 
-    fn window(&self, file: &File, at: u64, size: usize) -> DiskResult<Bytes> {
+    fn window(&self, file: &dyn DiskFile, at: u64, size: usize) -> DiskResult<Bytes> {
         let mut bytes = BytesMut::zeroed(size.min(LAST_WINDOW).min((self.len - at) as usize));
         read_at(file, &self.path, &mut bytes, at)?;
         Ok(bytes.freeze())
     }
 
-    /// A window must hold at least its first record.
+    /// The length of the window's first record, which a window must hold completely.
     fn first_record(&self, window: &Bytes) -> usize {
         Header::read(window).map_or(0, |header| header.record_len())
     }
@@ -156,10 +163,10 @@ impl Segment {
     }
 }
 
-/// Where an entry is, or the entry before it at which the trail is lost.
+/// The position of an entry, or of the damaged entry before it at which the search stopped.
 #[derive(Debug)]
 pub struct Located {
-    /// The entry that stands there; less than what was wanted if something in between is damaged.
+    /// The entry at this position; lower than requested if an entry in between is damaged.
     pub offset: Offset,
     /// Its position.
     pub at: u64,
@@ -167,8 +174,8 @@ pub struct Located {
     pub learned: Vec<(Offset, u64)>,
 }
 
-/// Reads exactly this many bytes; a file that ends before is read as zeros there, which no checksum passes.
-pub fn read_at(file: &File, path: &Path, buffer: &mut [u8], at: u64) -> DiskResult<()> {
+/// Reads exactly this many bytes; bytes after the end of the file are zeros, which fail every checksum.
+pub fn read_at(file: &dyn DiskFile, path: &Path, buffer: &mut [u8], at: u64) -> DiskResult<()> {
     let mut done = 0;
     while done < buffer.len() {
         match file.read_at(&mut buffer[done..], at + done as u64) {

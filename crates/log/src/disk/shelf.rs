@@ -1,7 +1,7 @@
-//! Where are the entries of one log? On its shelf: segments in order, and behind them the tail that is in memory.
+//! Where are the entries of one log? On its shelf: segments in order, followed by the tail in memory.
 //!
-//! The writer changes a shelf, the filler moves its tail into segments, readers share it. A lock is held while places
-//! are looked up, never while data is read.
+//! The writer changes a shelf, the filler moves its tail into segments, readers share it. The lock is held while
+//! positions are looked up, never while data is read.
 
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -12,16 +12,19 @@ use super::files::Files;
 use super::record::Salt;
 use super::segment::{self, Segment};
 use super::tail::{Chunk, Tail};
+use crate::config::Incarnation;
 use crate::entry::{History, Offset};
 use crate::keys::LogName;
 
 /// One log on disk.
 #[derive(Debug)]
 pub struct Shelf {
-    /// Names it in this directory.
+    /// Its id in this directory.
     pub id: u64,
-    /// Names it in the cluster.
+    /// Its name in the cluster.
     pub name: LogName,
+    /// Distinguishes it from earlier logs of that name.
+    pub incarnation: Incarnation,
     pub(super) salt: Salt,
     pub(super) dir: PathBuf,
     content: RwLock<Content>,
@@ -35,14 +38,17 @@ pub(super) struct Content {
     pub(super) segments: Vec<Segment>,
     /// The end of what the segments hold.
     pub(super) filled: Offset,
-    /// What follows: from `filled` to the end of the history.
+    /// The entries from `filled` to the end of the history.
     pub(super) tail: Tail,
-    /// Where the next append belongs: behind what is durable and what is on its way.
+    /// The offset of the next append: after everything durable and in flight.
     placed: Offset,
-    /// Entries that were acknowledged may be missing at the end: this copy must not count as complete.
+    /// Whether acknowledged entries may be missing at the end: this copy must not count as complete.
     incomplete: bool,
-    /// The log was removed; whoever still holds the shelf changes nothing any more.
+    /// Whether the log was removed; then remaining references must not change anything.
     gone: bool,
+    /// Everything before this offset is committed, and how much of that is in the journal.
+    committed: Offset,
+    journaled: Offset,
 }
 
 impl Content {
@@ -57,37 +63,38 @@ impl Content {
             placed: filled,
             incomplete: false,
             gone: false,
+            committed: Offset::ZERO,
+            journaled: Offset::ZERO,
         })
     }
 
-    /// The segment that is written to.
+    /// The segment that is written.
     pub(super) fn active(&self) -> &Segment {
         &self.segments[self.segments.len() - 1]
     }
 }
 
 impl Shelf {
-    /// An empty log that begins at the end of this history.
-    pub fn new(dir: &Path, id: u64, name: LogName, history: History) -> Shelf {
-        let start = history.end();
-        let segments = vec![Segment::new(dir, id, start, 0)];
-        let content = Content::new(start, history, segments);
-        Shelf { id, salt: Salt::of(name.as_ref()), name, dir: dir.to_owned(), content }
+    /// An empty log.
+    pub fn new(dir: &Path, id: u64, name: LogName, incarnation: Incarnation) -> Shelf {
+        let segments = vec![Segment::new(dir, id, Offset::ZERO, 0)];
+        let content = Content::new(Offset::ZERO, History::default(), segments);
+        Shelf { id, salt: Salt::of(name.as_ref()), name, incarnation, dir: dir.to_owned(), content }
     }
 
-    /// A log as it was saved, with the first offsets of the segments that were found.
-    pub fn restore(dir: &Path, saved: &SavedLog, mut bases: Vec<Offset>) -> Shelf {
+    /// A log as saved in the checkpoint, with the first offsets of the segments found.
+    pub fn restore(dir: &Path, saved: &SavedLog, mut bases: Vec<Offset>, files: &Files) -> DiskResult<Shelf> {
         bases.retain(|base| *base < saved.active);
         bases.sort();
-        let len_of = |base: &Offset| {
-            std::fs::metadata(dir.join(segment::file_name(saved.id, *base))).map_or(0, |meta| meta.len())
-        };
-        let mut segments: Vec<Segment> =
-            bases.iter().map(|base| Segment::new(dir, saved.id, *base, len_of(base))).collect();
+        let len_of = |base: &Offset| files.size(&dir.join(segment::file_name(saved.id, *base)));
+        let mut segments = Vec::with_capacity(bases.len() + 1);
+        for base in &bases {
+            segments.push(Segment::new(dir, saved.id, *base, len_of(base)?));
+        }
         segments.push(Segment::new(dir, saved.id, saved.active, saved.bytes));
-        // A file that is shorter than it was lost its end to a change that the journal will repeat, or to damage. What
-        // comes now must not be written behind a hole.
-        if len_of(&saved.active) < saved.bytes {
+        // A file that is shorter than recorded lost its end to a change that the journal will repeat, or to damage. New
+        // records must not follow a hole.
+        if len_of(&saved.active)? < saved.bytes {
             let end = saved.history.end();
             if end == saved.active {
                 segments.pop();
@@ -95,9 +102,12 @@ impl Shelf {
             segments.push(Segment::new(dir, saved.id, end, 0));
         }
         let mut content = Content::new(saved.start, saved.history.clone(), segments);
-        content.get_mut().unwrap_or_else(PoisonError::into_inner).incomplete = saved.incomplete;
-        let salt = Salt::of(saved.name.as_ref());
-        Shelf { id: saved.id, name: saved.name.clone(), salt, dir: dir.to_owned(), content }
+        let restored = content.get_mut().unwrap_or_else(PoisonError::into_inner);
+        restored.incomplete = saved.incomplete;
+        (restored.committed, restored.journaled) = (saved.committed, saved.committed);
+        let (salt, incarnation) = (Salt::of(saved.name.as_ref()), saved.incarnation);
+        let (id, name, dir) = (saved.id, saved.name.clone(), dir.to_owned());
+        Ok(Shelf { id, name, incarnation, salt, dir, content })
     }
 
     pub(super) fn content(&self) -> RwLockReadGuard<'_, Content> {
@@ -108,17 +118,17 @@ impl Shelf {
         self.content.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the checksums of this log are mixed with.
+    /// The seed of this log's checksums.
     pub fn salt(&self) -> Salt {
         self.salt
     }
 
-    /// First offset that is still there.
+    /// The first offset that is still present.
     pub fn start(&self) -> Offset {
         self.content().start
     }
 
-    /// First offset behind what is durable.
+    /// The offset after the last durable entry.
     pub fn end(&self) -> Offset {
         self.content().history.end()
     }
@@ -128,7 +138,7 @@ impl Shelf {
         self.content().history.clone()
     }
 
-    /// What the checkpoint says about this log: what its segments hold.
+    /// This log's part of the checkpoint: what its segments hold.
     pub fn saved(&self) -> SavedLog {
         let content = self.content();
         let active = content.active();
@@ -137,25 +147,47 @@ impl Shelf {
         SavedLog {
             id: self.id,
             name: self.name.clone(),
+            incarnation: self.incarnation,
             start: content.start,
             active: active.base,
             bytes: active.len,
+            committed: content.committed.min(history.end()),
             history,
             incomplete: content.incomplete,
         }
     }
 
-    /// Whether entries that were acknowledged may be missing at the end.
+    /// The committed offset, as far as this disk has the entries.
+    pub fn committed(&self) -> Offset {
+        let content = self.content();
+        content.committed.min(content.history.end())
+    }
+
+    /// Records that everything before this offset is committed; journaled with the next append.
+    pub fn commit(&self, upto: Offset) {
+        let mut content = self.content_mut();
+        content.committed = content.committed.max(upto);
+    }
+
+    /// A committed offset that is not in the journal yet. Returned once.
+    pub fn unjournaled(&self) -> Option<Offset> {
+        let mut content = self.content_mut();
+        let news = content.committed > content.journaled;
+        content.journaled = content.committed;
+        news.then_some(content.committed)
+    }
+
+    /// Whether acknowledged entries may be missing at the end.
     pub fn is_incomplete(&self) -> bool {
         self.content().incomplete
     }
 
-    /// Says whether entries that were acknowledged may be missing at the end.
+    /// Sets whether acknowledged entries may be missing at the end.
     pub fn distrust(&self, incomplete: bool) {
         self.content_mut().incomplete = incomplete;
     }
 
-    /// The file that is written to.
+    /// The file that is written.
     pub fn active_path(&self) -> PathBuf {
         self.content().active().path.clone()
     }
@@ -165,7 +197,7 @@ impl Shelf {
         self.content().tail.bytes()
     }
 
-    /// Lets an append have these offsets, if it follows on everything that is there or on its way.
+    /// Reserves these offsets for an append, if it continues everything durable and in flight.
     pub fn place(&self, offsets: &std::ops::Range<Offset>) -> DiskResult<()> {
         let mut content = self.content_mut();
         if content.gone {
@@ -178,18 +210,18 @@ impl Shelf {
         Ok(())
     }
 
-    /// What was placed from this offset on will not come.
+    /// Cancels the reservations from this offset on.
     pub fn take_back(&self, from: Offset) {
         let mut content = self.content_mut();
         content.placed = content.placed.min(from);
     }
 
-    /// Entries that belong somewhere else.
+    /// The error for entries that do not continue the log.
     fn out_of_order(&self, end: Offset) -> DiskError {
         DiskError::OutOfOrder { log: self.name.clone(), end }
     }
 
-    /// Adds records that the journal has; from now on they are read.
+    /// Adds journaled records; readers see them from now on.
     pub fn publish(&self, chunk: Chunk) -> DiskResult<()> {
         let mut content = self.content_mut();
         let end = content.history.end();
@@ -204,7 +236,7 @@ impl Shelf {
         Ok(())
     }
 
-    /// Forgets everything from this offset on.
+    /// Drops everything from this offset on.
     pub fn cut(&self, from: Offset, files: &Files) -> DiskResult<()> {
         let mut content = self.content_mut();
         content.tail.cut(from);
@@ -219,21 +251,23 @@ impl Shelf {
                 files.remove(&gone.path)?;
             }
         }
-        let last = content.segments.len() - 1;
-        let active = &mut content.segments[last];
-        let file = files.get(&active.path)?;
-        let located = active.locate(&file, self.salt, from)?;
+        let Content { segments, history, .. } = &mut *content;
+        let Some(active) = segments.last_mut() else { return Ok(()) };
+        let file = files.get_or_make(&active.path)?;
+        let located = active.locate(&*file, self.salt, from, history)?;
         if active.len > 0 {
             active.len = located.at;
         }
         active.forget(from);
-        file.set_len(active.len).map_err(|error| DiskError::io(&active.path, &error))
+        file.set_size(active.len).map_err(|error| DiskError::io(&active.path, &error))
     }
 
-    /// Drops whole segments before this offset; the rest of the first one that is kept is only hidden.
+    /// Drops whole segments before this offset; the beginning of the first one kept is only hidden.
     pub fn truncate(&self, before: Offset, files: &Files) -> DiskResult<()> {
         let mut content = self.content_mut();
         content.start = content.start.max(before.min(content.history.end()));
+        let start = content.start;
+        content.history.prune(start);
         while content.segments.len() > 1 && content.segments[1].base <= content.start {
             let gone = content.segments.remove(0);
             files.remove(&gone.path)?;
@@ -241,20 +275,20 @@ impl Shelf {
         Ok(())
     }
 
-    /// Forgets everything and begins at the end of this history.
+    /// Drops everything and begins at the end of this history.
     pub fn reset(&self, history: History, files: &Files) -> DiskResult<()> {
         let mut content = self.content_mut();
-        for segment in content.segments.drain(..) {
-            files.remove(&segment.path)?;
-        }
+        // In memory first: there is always a segment, even if a file cannot be removed.
         let start = history.end();
+        let fresh = vec![Segment::new(&self.dir, self.id, start, 0)];
+        let gone = std::mem::replace(&mut content.segments, fresh);
         content.start = start;
+        content.committed = start;
         content.filled = start;
         content.placed = start;
         content.tail = Tail::default();
-        content.segments.push(Segment::new(&self.dir, self.id, start, 0));
         content.history = history;
-        Ok(())
+        gone.iter().try_for_each(|segment| files.remove(&segment.path))
     }
 
     /// Removes its files.
@@ -265,21 +299,24 @@ impl Shelf {
         content.segments.iter().try_for_each(|segment| files.remove(&segment.path))
     }
 
-    /// Makes the last file as long as it counts: what is behind it was never acknowledged. Answers how many bytes were
-    /// missing there or in the file before, which is damage.
+    /// Cuts the last file to its valid length; the rest was never acknowledged. Returns how many bytes are missing
+    /// there or in the file before, which is damage.
     pub fn trim(&self, files: &Files) -> DiskResult<u64> {
         let content = self.content();
         let active = content.active();
-        let there = |segment: &Segment| std::fs::metadata(&segment.path).map_or(0, |meta| meta.len());
-        if there(active) > active.len {
+        let there = |segment: &Segment| files.size(&segment.path);
+        if there(active)? > active.len {
             let file = files.get(&active.path)?;
-            file.set_len(active.len).map_err(|error| DiskError::io(&active.path, &error))?;
+            file.set_size(active.len).map_err(|error| DiskError::io(&active.path, &error))?;
         }
-        let last = content.segments.iter().rev().take(2);
-        Ok(last.map(|segment| segment.len.saturating_sub(there(segment))).sum())
+        let mut missing = 0;
+        for segment in content.segments.iter().rev().take(2) {
+            missing += segment.len.saturating_sub(there(segment)?);
+        }
+        Ok(missing)
     }
 
-    /// Where each segment begins and how many bytes of it count.
+    /// The first offset and valid bytes of each segment.
     pub fn segments(&self) -> Vec<(Offset, u64)> {
         self.content().segments.iter().map(|segment| (segment.base, segment.len)).collect()
     }

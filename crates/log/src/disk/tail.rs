@@ -1,5 +1,5 @@
-//! What of a log is durable in the journal and not in its segments yet? Its tail: kept in memory and read from there
-//! until it is moved into the segments in large pieces.
+//! Which entries of a log are durable in the journal and not in its segments yet? Its tail: kept in memory and read
+//! from there until it is moved into the segments in large writes.
 
 use std::collections::VecDeque;
 
@@ -8,19 +8,19 @@ use bytes::Bytes;
 use super::record::Header;
 use crate::entry::{LogEpoch, Offset};
 
-/// The records of one append, as they stand in the journal and will stand in a segment.
+/// The records of one append, with the same bytes as in the journal and in a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// Its first offset.
     pub first: Offset,
-    /// The offset behind its last.
+    /// The offset after its last entry.
     pub end: Offset,
     /// The records; they share the memory of their group.
     pub records: Bytes,
 }
 
 impl Chunk {
-    /// A chunk of these records; nothing if they are not whole records at consecutive offsets.
+    /// A chunk of these records; `None` if they are not complete records at consecutive offsets.
     #[must_use]
     pub fn of(records: Bytes) -> Option<Chunk> {
         let first = Header::read(&records)?.offset;
@@ -50,14 +50,14 @@ impl Chunk {
         Chunk { first: self.first, end, records: self.records.slice(..at) }
     }
 
-    /// Where the record with this offset begins.
+    /// The position of the record with this offset.
     #[must_use]
     pub fn position(&self, wanted: Offset) -> usize {
         self.entries().find(|(offset, ..)| *offset == wanted).map_or(self.records.len(), |(.., at)| at)
     }
 }
 
-/// Chunks of one log, one behind the other.
+/// Consecutive chunks of one log.
 #[derive(Clone, Debug, Default)]
 pub struct Tail {
     chunks: VecDeque<Chunk>,
@@ -80,14 +80,14 @@ impl Tail {
         self.chunks.iter().take_while(move |chunk| chunk.end <= end)
     }
 
-    /// Forgets what ends at or before this offset: it is in the segments.
+    /// Drops chunks that end at or before this offset: they are in the segments.
     pub fn release(&mut self, end: Offset) {
         while self.chunks.front().is_some_and(|chunk| chunk.end <= end) {
             self.chunks.pop_front();
         }
     }
 
-    /// Forgets everything from this offset on.
+    /// Drops everything from this offset on.
     pub fn cut(&mut self, from: Offset) {
         while self.chunks.back().is_some_and(|chunk| chunk.first >= from) {
             self.chunks.pop_back();
@@ -97,7 +97,7 @@ impl Tail {
         }
     }
 
-    /// The chunks from the one that has this offset on: at least that one, and about so many bytes.
+    /// The chunks from the one with this offset on: at least that one, and about this many bytes.
     #[must_use]
     pub fn from(&self, offset: Offset, max_bytes: usize) -> Vec<Chunk> {
         let first = self.chunks.partition_point(|chunk| chunk.end <= offset);
@@ -116,12 +116,19 @@ mod tests {
     use super::super::record::{self, Salt};
     use super::*;
     use crate::entry::{Entry, EntryKind};
+    use std::time::Duration;
 
     fn chunk(offsets: std::ops::Range<u64>) -> Chunk {
         let mut records = Vec::new();
         for offset in offsets {
             let data = Bytes::from(vec![7; offset as usize]);
-            let entry = Entry { epoch: LogEpoch(1), offset: Offset(offset), kind: EntryKind::Data, data };
+            let entry = Entry {
+                epoch: LogEpoch(1),
+                offset: Offset(offset),
+                kind: EntryKind::Data,
+                time: Duration::ZERO,
+                data,
+            };
             record::encode(&mut records, Salt(0), &entry);
         }
         Chunk::of(records.into()).unwrap()

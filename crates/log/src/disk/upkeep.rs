@@ -1,9 +1,9 @@
-//! What happens behind the appends? The journal grows, tails wait in memory; when enough has gathered the filler moves
-//! tails into segments, the flusher makes a checkpoint, and the journal's files are used again.
+//! What happens after the appends? The journal grows and tails accumulate in memory; the filler moves tails into
+//! segments, the flusher writes a checkpoint, and the journal's files are reused.
 //!
-//! The bounds, from [`Options::checkpoint_bytes`] (c): tails are filled when c/4 bytes wait; appends wait while more
-//! than c bytes of tails are in memory; a checkpoint is due after c bytes; appends wait while the journal is longer than
-//! four times c, which is what a start after a crash may have to replay.
+//! The bounds, from [`Options::checkpoint_bytes`] (c): tails are filled at c/4 bytes; appends wait while tails exceed c
+//! bytes; a checkpoint is due after c bytes; appends wait while the journal is longer than four times c, which bounds
+//! the replay after a crash.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,31 +21,32 @@ use super::journal::{Journal, Write};
 use super::shelf::Shelf;
 use super::writer::{Shelves, find};
 
-/// The share of a checkpoint's bytes that waits in memory before segments are filled.
+/// The share of a checkpoint's bytes that accumulates in memory before segments are filled.
 const FILL_SHARE: u64 = 4;
-/// The journal may hold this many times what makes a checkpoint due.
+/// The maximum length of the journal, in multiples of the checkpoint interval.
 const MAX_JOURNAL: u64 = 4;
-/// How long a filler that found the disk full waits before it tries again: long enough not to wear out anybody.
+/// The pause before a filler that found the disk full retries.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
-/// The state of a directory that is open, beside its logs.
+/// The state of an open directory, besides its logs.
 pub struct Upkeep {
     pub(super) dir: PathBuf,
     pub(super) options: Options,
+    pub(super) id: String,
     pub(super) key: u32,
     pub(super) shelves: Shelves,
     pub(super) files: Arc<Files>,
     pub(super) journal: Journal,
-    /// A log that is made here may be one that was lost here.
+    /// A log created here may be one that was lost here.
     pub(super) salvaged: bool,
     /// The id for the next log.
     pub(super) next_log: u64,
-    /// Logs that have a tail which nobody was told to fill.
+    /// Logs with a tail that is not part of a running fill.
     pub(super) unfilled: BTreeSet<u64>,
     /// Bytes of all tails.
     pub(super) tail_bytes: u64,
     pub(super) filler: Filler,
-    /// Files that were changed since the last checkpoint began.
+    /// Files changed since the last checkpoint began.
     pub(super) unsynced: BTreeSet<PathBuf>,
     /// Bytes in the journal since the last checkpoint began.
     pub(super) since_checkpoint: u64,
@@ -54,18 +55,18 @@ pub struct Upkeep {
     pub(super) fills: SyncSender<Fill>,
     pub(super) flushes: SyncSender<Flush>,
     pub(super) reports: Receiver<Report>,
-    /// Held for as long as anything is written.
-    pub(super) _lock: std::fs::File,
+    /// Held as long as anything is written.
+    pub(super) _lock: Box<dyn capstan_disk::Lock>,
 }
 
-/// What the filler does.
+/// The state of the filler.
 #[derive(Clone, Debug)]
 pub enum Filler {
-    /// Nothing.
+    /// It is idle.
     Idle,
-    /// Moves tails into segments.
+    /// It moves tails into segments.
     Busy,
-    /// Found no room, at that time. Appends are refused until there is some.
+    /// It found the disk full at that time. Appends are refused until there is space.
     Full(DiskError, Instant),
 }
 
@@ -75,7 +76,7 @@ impl Upkeep {
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Whether there is room for more entries.
+    /// Whether there is space for more entries.
     pub fn may_append(&mut self) -> DiskResult<()> {
         self.works()?;
         self.tend();
@@ -85,7 +86,7 @@ impl Upkeep {
         }
     }
 
-    /// Gives a group its place in the journal. After an error nothing has happened.
+    /// Assigns a group its position in the journal. After an error nothing has changed.
     pub fn place(&mut self, group: &mut Group) -> DiskResult<Write> {
         let placed = self.journal.place(group);
         match &placed {
@@ -96,19 +97,19 @@ impl Upkeep {
         placed
     }
 
-    /// Whether a group is on its way to the disk.
+    /// Whether a group is in flight.
     #[must_use]
     pub fn is_writing(&self) -> bool {
         self.failure.is_none() && self.journal.pending() > 0
     }
 
-    /// Whether a group before this one is.
+    /// Whether an earlier group than this one is in flight.
     #[must_use]
     pub fn is_waiting_before(&self, write: &Write) -> bool {
         self.failure.is_none() && self.journal.first_pending() < write.number
     }
 
-    /// Notes what became of a group; the groups before it are durable. After a failure nothing is believed any more.
+    /// Records the outcome of a group; earlier groups are durable. After a failure nothing is trusted any more.
     pub fn written(&mut self, write: &Write, outcome: &DiskResult<()>) {
         match outcome {
             Ok(()) => self.journal.completed(write.number),
@@ -116,13 +117,13 @@ impl Upkeep {
         }
     }
 
-    /// Notes that tails have grown.
+    /// Records that tails have grown.
     pub fn published(&mut self, bytes: usize, logs: impl Iterator<Item = u64>) {
         self.tail_bytes += bytes as u64;
         self.unfilled.extend(logs);
     }
 
-    /// Notes a change that was applied to a log's files, or could not be.
+    /// Records a change that was applied to a log's files, or failed.
     pub fn changed(&mut self, log: u64, applied: &DiskResult<()>) {
         if let Ok(shelf) = find(&self.shelves, log) {
             self.unsynced.insert(shelf.active_path());
@@ -130,16 +131,16 @@ impl Upkeep {
         self.count_tails();
         match applied {
             Ok(()) | Err(DiskError::NoSuchLog) => {}
-            // The journal says that it happened.
+            // The journal has it.
             Err(error) => self.fail(error.clone()),
         }
-        // A change may have made room.
+        // A change may have freed space.
         if let Filler::Full(..) = self.filler {
             self.filler = Filler::Idle;
         }
     }
 
-    /// Changes other than appends are rare, and may have dropped any part of a tail.
+    /// Counts all tails again: changes other than appends are rare, and may have dropped any part of a tail.
     fn count_tails(&mut self) {
         let shelves = self.unfilled.iter().filter_map(|log| find(&self.shelves, *log).ok());
         self.tail_bytes = shelves.map(|shelf| shelf.tail_bytes() as u64).sum();
@@ -147,13 +148,14 @@ impl Upkeep {
 
     fn fail(&mut self, error: DiskError) {
         if self.failure.is_none() {
+            let error = error.lasting();
             tracing::error!(%error, dir = %self.dir.display(), "log directory failed");
             self.failure = Some(error);
         }
     }
 
-    /// Hears what the background threads have done and gives them what is due. Waits only while a bound is exceeded:
-    /// that is how a slow disk slows appends down.
+    /// Processes the reports of the background threads and starts due work. Waits only while a bound is exceeded: this
+    /// is the backpressure of a slow disk.
     pub fn tend(&mut self) {
         while let Ok(report) = self.reports.try_recv() {
             self.heard(report);
@@ -174,7 +176,7 @@ impl Upkeep {
         self.failure.is_none() && (much || long)
     }
 
-    /// Waits until nobody writes to segments.
+    /// Waits until the filler is idle.
     pub fn await_filler(&mut self) {
         while matches!(self.filler, Filler::Busy) {
             let Ok(report) = self.reports.recv() else { return };
@@ -206,7 +208,7 @@ impl Upkeep {
         }
     }
 
-    /// Everything that is in memory at this moment.
+    /// A fill of everything in memory now.
     fn fill(&mut self) -> Fill {
         let logs = std::mem::take(&mut self.unfilled).into_iter();
         let shelves = logs.filter_map(|log| find(&self.shelves, log).ok());
@@ -217,8 +219,8 @@ impl Upkeep {
         Fill { before: self.journal.first_pending(), logs: shelves.map(upto).collect() }
     }
 
-    /// Nothing but appends has happened since the fill was begun (everything else waits for it), so the segments are
-    /// just what the journal says before its group: the moment for a checkpoint.
+    /// Since the fill began only appends have happened (other changes wait for it), so the segments match the journal
+    /// before its group: the moment for a checkpoint.
     fn filled(&mut self, filled: Filled) {
         self.tail_bytes = self.tail_bytes.saturating_sub(filled.bytes as u64);
         self.unsynced.extend(filled.touched);
@@ -228,7 +230,7 @@ impl Upkeep {
                 self.checkpoint_if_due(filled.before);
             }
             Err(error @ DiskError::Full(_)) => {
-                tracing::warn!(%error, "no room for entries that the journal has; appends are refused");
+                tracing::warn!(%error, "disk full, segments not filled, appends refused");
                 self.unfilled.extend(filled.unfinished);
                 self.filler = Filler::Full(error, Instant::now());
             }
@@ -248,12 +250,19 @@ impl Upkeep {
         }
     }
 
-    /// A checkpoint of what the segments hold now: everything before this group.
+    /// A checkpoint of the present segments: everything before this group.
     fn flush(&mut self, before: u64) -> Flush {
         let shelves = self.shelves.read().unwrap_or_else(PoisonError::into_inner);
         let logs = shelves.values().map(|shelf| shelf.saved()).collect();
-        let checkpoint = Checkpoint::of(self.key, before, self.next_log, logs);
-        let checkpoint = Checkpoint { salvaged: self.salvaged, ..checkpoint };
+        let checkpoint = Checkpoint {
+            id: self.id.clone(),
+            key: self.key,
+            next_group: before,
+            next_log: self.next_log,
+            salvaged: self.salvaged,
+            logs,
+            ..Checkpoint::empty()
+        };
         Flush { checkpoint, paths: std::mem::take(&mut self.unsynced) }
     }
 
@@ -261,17 +270,32 @@ impl Upkeep {
         self.checkpointing = false;
         match outcome {
             Ok(()) => self.journal.release(flush.checkpoint.next_group),
-            // The journal still has everything; the next checkpoint is tried when as much again was written.
+            // The segments are synced and the journal still has everything; the next checkpoint is tried after as many
+            // bytes again.
             Err(DiskError::Full(why)) => {
-                tracing::warn!(why, "no room for a checkpoint of the logs");
+                tracing::warn!(why, "disk full, checkpoint not written");
                 self.unsynced.extend(flush.paths);
             }
             Err(error) => self.fail(error),
         }
     }
 
-    /// Brings everything into its place. What does not fit there stays in the journal, and the error says so.
+    /// Marks every log, and every later one, as possibly lacking entries. A checkpoint makes it durable.
+    pub fn distrust(&mut self) -> DiskResult<()> {
+        self.salvaged = true;
+        {
+            let shelves = self.shelves.read().unwrap_or_else(PoisonError::into_inner);
+            shelves.values().for_each(|shelf| shelf.distrust(true));
+        }
+        self.settle()
+    }
+
+    /// Fills all segments and writes a checkpoint. On an error the rest stays in the journal.
     pub fn close(&mut self) -> DiskResult<()> {
+        self.settle()
+    }
+
+    fn settle(&mut self) -> DiskResult<()> {
         self.works()?;
         self.await_filler();
         while self.checkpointing
@@ -284,7 +308,22 @@ impl Upkeep {
         let mut pen = Pen::new(&self.files, self.options.segment_bytes);
         let filled = fill.perform(&mut pen);
         self.unsynced.extend(filled.touched);
-        filled.outcome?;
-        self.flush(fill.before).perform(&self.dir)
+        self.tail_bytes = self.tail_bytes.saturating_sub(filled.bytes as u64);
+        self.unfilled.extend(filled.unfinished);
+        match filled.outcome {
+            Ok(()) => {}
+            Err(error @ DiskError::Full(_)) => return Err(error),
+            Err(error) => {
+                self.fail(error);
+                return self.works();
+            }
+        }
+        let flush = self.flush(fill.before);
+        let outcome = flush.perform(self.files.fs(), &self.dir);
+        if outcome.is_ok() {
+            self.since_checkpoint = 0;
+        }
+        self.flushed(flush, outcome.clone());
+        outcome
     }
 }

@@ -1,9 +1,9 @@
-//! Who writes? Two threads that take turns: while one waits for the disk, the other gathers, encodes and sends the next
-//! group. A group is acknowledged when it and every group before it is durable.
+//! How are groups written? By two threads that alternate: while one waits for the disk, the other collects, encodes and
+//! submits the next group. A group is acknowledged when it and every earlier group are durable.
 //!
-//! What is made durable before anybody is told is one write to the journal and one sync, for all logs of the host. The
-//! segments are filled afterwards, in the background ([`super::upkeep`]). Changes other than appends cannot be taken
-//! back, so each goes into the journal alone and then happens to the files.
+//! An acknowledgment needs one write to the journal and one sync, for all logs of the host. The segments are filled
+//! later, in the background ([`super::upkeep`]). Changes other than appends cannot be undone, so each is journaled
+//! alone and then applied to the files.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -18,46 +18,51 @@ use super::group::Group;
 use super::journal::Write;
 use super::shelf::Shelf;
 use super::upkeep::Upkeep;
+use crate::config::Incarnation;
 use crate::entry::{Entry, History, Offset};
 use crate::keys::LogName;
 
-/// Told when a change is durable, or why it is not.
+/// Called when a change is durable, or with the error.
 pub type Done = Box<dyn FnOnce(DiskResult<()>) + Send>;
 
-/// Told which log was made.
+/// Called with the created log.
 pub type Made = Box<dyn FnOnce(DiskResult<Arc<Shelf>>) + Send>;
 
-/// What the writer can be asked.
+/// A request to the writer.
 pub enum Command {
-    /// Entries at the end of a log.
+    /// Append entries to a log.
     Append(Append),
-    /// Forget a log's tail.
+    /// Drop a log's tail.
     Cut(u64, Offset, Done),
-    /// Drop a log's beginning.
+    /// Drop a log's prefix.
     Truncate(u64, Offset, Done),
-    /// Begin a log anew, at the end of this history.
+    /// Reset a log to the end of this history.
     Reset(u64, History, Done),
-    /// Make a log, or find it.
-    Create(LogName, Made),
+    /// Create or find a log.
+    Create(LogName, Incarnation, Made),
     /// Delete a log.
     Remove(u64, Done),
-    /// What may be missing at a log's end does not count any more.
+    /// Clear the mark that entries may be missing at a log's end.
     Trust(u64, Done),
-    /// Write entries over damaged ones.
+    /// Mark every log as possibly lacking acknowledged entries.
+    Distrust(Done),
+    /// Overwrite damaged entries.
     Repair(u64, Vec<Entry>, Done),
-    /// Make everything durable in its place and stop.
+    /// Check whether appends to this log would succeed.
+    Probe(u64, Done),
+    /// Move everything into segments and stop.
     Close(Done),
 }
 
 /// The logs of a directory; readers share it.
 pub type Shelves = Arc<RwLock<BTreeMap<u64, Arc<Shelf>>>>;
 
-/// What the writing threads share. Whoever has the intake takes the disk before it lets the other have the intake, so
-/// groups get their places in the order in which they were gathered. Nobody holds either while the device works.
+/// The state shared by the writer threads. A thread locks the disk before it releases the intake, so groups get their
+/// positions in the order in which they were collected. Neither lock is held during device I/O.
 pub struct Turns {
     intake: Mutex<Intake>,
     disk: Mutex<Writer>,
-    /// A group is durable, or has failed.
+    /// Signalled when a group is durable or has failed.
     completed: Condvar,
 }
 
@@ -68,12 +73,12 @@ struct Intake {
     closed: bool,
 }
 
-/// What is changed by one thread at a time.
+/// The state that one thread at a time changes.
 pub struct Writer {
     upkeep: Upkeep,
 }
 
-/// Whether there may be more to do.
+/// Whether to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
     Go,
@@ -81,13 +86,13 @@ enum Flow {
 }
 
 impl Turns {
-    /// Commands come from there and are carried out by this writer.
+    /// A writer for commands from this queue.
     pub fn new(commands: mpsc::Receiver<Command>, upkeep: Upkeep) -> Turns {
         let intake = Intake { commands, held: None, closed: false };
         Turns { intake: Mutex::new(intake), disk: Mutex::new(Writer { upkeep }), completed: Condvar::new() }
     }
 
-    /// Works until the directory is closed or nobody can ask any more. Blocking: for a thread of its own.
+    /// Runs until the directory is closed or all senders are gone. Blocking: runs on its own thread.
     pub fn run(&self) {
         while self.turn() == Flow::Go {}
     }
@@ -114,13 +119,13 @@ impl Turns {
         Flow::Go
     }
 
-    /// The disk when nothing is on its way there.
+    /// Locks the disk once nothing is in flight.
     fn alone(&self) -> MutexGuard<'_, Writer> {
         let idle = self.completed.wait_while(lock(&self.disk), |writer| writer.upkeep.is_writing());
         idle.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One group of appends.
+    /// Writes one group of appends.
     fn appends(&self, first: Append, mut intake: MutexGuard<'_, Intake>) {
         let mut draft = Draft::default();
         draft.add(first);
@@ -148,7 +153,7 @@ fn tell(told: Vec<Told>) {
     told.into_iter().for_each(|(done, outcome)| done(outcome));
 }
 
-/// A group on its way to the disk.
+/// A group in flight.
 struct Sent {
     write: Write,
     group: Group,
@@ -161,7 +166,7 @@ impl Intake {
         self.held.take().or_else(|| self.commands.blocking_recv())
     }
 
-    /// Adds the appends that are waiting, up to the first command that is none.
+    /// Adds the waiting appends, up to the first other command.
     fn gather(&mut self, draft: &mut Draft) {
         while self.held.is_none() && !draft.is_full() {
             match self.commands.try_recv() {
@@ -174,7 +179,7 @@ impl Intake {
 }
 
 impl Writer {
-    /// Gives a group of appends its place. If there is nothing to write, answers whom to tell what.
+    /// Assigns a group of appends its position. If nothing is to be written, returns the results for the callers.
     fn place(
         &mut self,
         mut group: Group,
@@ -195,10 +200,10 @@ impl Writer {
         }
     }
 
-    /// A group was written, or was not, and so were all before it. Answers whom to tell what.
+    /// Completes a group after all earlier ones. Returns the results for the callers.
     fn complete(&mut self, sent: Sent, outcome: DiskResult<()>) -> Vec<Told> {
         let Sent { write, group, appends, mut told } = sent;
-        // A group behind one that failed is not found by a replay.
+        // A replay does not find a group after a failed one.
         let mut outcome = self.upkeep.works().and(outcome);
         self.upkeep.written(&write, &outcome);
         if outcome.is_ok() {
@@ -218,17 +223,19 @@ impl Writer {
             Command::Reset(log, history, done) => done(self.change(log, &Change::Reset(history))),
             Command::Remove(log, done) => done(self.change(log, &Change::Remove)),
             Command::Trust(log, done) => done(self.change(log, &Change::Trust)),
-            Command::Create(name, made) => made(self.create(name)),
+            Command::Create(name, incarnation, made) => made(self.create(name, incarnation)),
             Command::Repair(log, entries, done) => {
                 let shelf = find(&self.upkeep.shelves, log);
                 done(shelf.and_then(|shelf| shelf.repair(&entries, &self.upkeep.files)));
             }
+            Command::Distrust(done) => done(self.upkeep.distrust()),
+            Command::Probe(log, done) => done(self.probe(log)),
             Command::Append(_) | Command::Close(_) => {}
         }
         self.upkeep.tend();
     }
 
-    fn create(&mut self, name: LogName) -> DiskResult<Arc<Shelf>> {
+    fn create(&mut self, name: LogName, incarnation: Incarnation) -> DiskResult<Arc<Shelf>> {
         let present = {
             let shelves = self.upkeep.shelves.read().unwrap_or_else(PoisonError::into_inner);
             shelves.values().find(|shelf| shelf.name == name).cloned()
@@ -238,13 +245,23 @@ impl Writer {
         }
         let log = self.upkeep.next_log;
         self.upkeep.next_log += 1;
-        self.change(log, &Change::Create(name))?;
+        self.change(log, &Change::Create(name, incarnation))?;
         let shelf = find(&self.upkeep.shelves, log)?;
         shelf.distrust(self.upkeep.salvaged);
         Ok(shelf)
     }
 
-    /// Into the journal, then into the files; nobody fills those meanwhile.
+    /// Checks for space and a working journal: fills waiting tails, and journals the committed offset.
+    fn probe(&mut self, log: u64) -> DiskResult<()> {
+        self.upkeep.works()?;
+        self.upkeep.tend();
+        self.upkeep.await_filler();
+        self.upkeep.may_append()?;
+        let committed = find(&self.upkeep.shelves, log)?.committed();
+        self.change(log, &Change::Committed(committed))
+    }
+
+    /// Journals a change, then applies it to the files while the filler is idle.
     fn change(&mut self, log: u64, change: &Change<'_>) -> DiskResult<()> {
         self.upkeep.await_filler();
         self.upkeep.works()?;
@@ -270,7 +287,7 @@ pub fn find(shelves: &Shelves, log: u64) -> DiskResult<Arc<Shelf>> {
     shelves.get(&log).cloned().ok_or(DiskError::NoSuchLog)
 }
 
-/// Changes a log; the same when it happens and when it is replayed.
+/// Applies a change to a log, for the first time or during a replay.
 pub fn apply(
     log: u64,
     change: &Change<'_>,
@@ -279,14 +296,14 @@ pub fn apply(
     files: &Files,
 ) -> DiskResult<()> {
     let mut all = shelves.write().unwrap_or_else(PoisonError::into_inner);
-    if let Change::Create(name) = change {
-        let shelf = Shelf::new(&super::segments_dir(dir), log, name.clone(), History::default());
+    if let Change::Create(name, incarnation) = change {
+        let shelf = Shelf::new(&super::segments_dir(dir), log, name.clone(), *incarnation);
         all.insert(log, Arc::new(shelf));
         return Ok(());
     }
     let shelf = all.get(&log).cloned().ok_or(DiskError::NoSuchLog)?;
     match change {
-        // Appends are published with the memory of their group.
+        // Appends are published from the memory of their group.
         Change::Append(_) => Ok(()),
         Change::Cut(from) => shelf.cut(*from, files),
         Change::Truncate(before) => shelf.truncate(*before, files),
@@ -299,6 +316,10 @@ pub fn apply(
             shelf.distrust(false);
             Ok(())
         }
-        Change::Create(_) => Ok(()),
+        Change::Committed(upto) => {
+            shelf.commit(*upto);
+            Ok(())
+        }
+        Change::Create(..) => Ok(()),
     }
 }

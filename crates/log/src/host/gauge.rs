@@ -1,62 +1,91 @@
-//! How far may readers of a log read? A gauge that its copy moves, that costs one atomic word to look at, and that
-//! readers can wait for.
+//! How far may readers of a log read? A gauge that its copy advances. Reading it costs one atomic load, and readers can
+//! wait for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
+use capstan_meta::LeaseId;
 use tokio::sync::Notify;
 
 use crate::entry::Offset;
 
-/// How readers must treat what is committed.
+/// How readers must treat the committed offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// Only under the lease.
+pub(super) enum Duty {
+    /// A follower, or a copy without a role: its committed offset is valid.
+    Follower,
+    /// A primary whose epoch has not begun: entries acknowledged earlier may not be visible yet.
+    Beginning,
+    /// A primary: valid only under the lease.
     Primary,
-    Other,
 }
 
-/// What readers wait for.
+/// The state that readers wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) committed: Offset,
-    pub(super) standing: Standing,
+    pub(super) duty: Duty,
 }
 
 impl Progress {
-    /// One word, so that no reader sees the one half of a change without the other. No log reaches half of all offsets.
+    /// Packed into one word, so that readers see a change atomically. No log reaches a quarter of all offsets.
     fn word(self) -> u64 {
-        self.committed.0 << 1 | u64::from(self.standing == Standing::Primary)
+        let duty = match self.duty {
+            Duty::Follower => 0,
+            Duty::Beginning => 1,
+            Duty::Primary => 2,
+        };
+        self.committed.0 << 2 | duty
     }
 
     fn of(word: u64) -> Progress {
-        let standing = if word & 1 == 1 { Standing::Primary } else { Standing::Other };
-        Progress { committed: Offset(word >> 1), standing }
+        let duty = match word & 3 {
+            0 => Duty::Follower,
+            1 => Duty::Beginning,
+            _ => Duty::Primary,
+        };
+        Progress { committed: Offset(word >> 2), duty }
     }
 }
 
-/// What readers see.
+/// The reader's end of the gauge.
 #[derive(Debug)]
 pub(super) struct Gauge {
     word: AtomicU64,
+    /// The lease under which the copy acts: it has read the configuration since that was granted.
+    lease: AtomicI64,
     closed: AtomicBool,
     moved: Notify,
 }
 
 impl Gauge {
-    /// Where the log stands.
+    /// The current progress.
     pub(super) fn read(&self) -> Progress {
         Progress::of(self.word.load(Ordering::Acquire))
     }
 
-    /// Waits until entries behind this offset are committed; false if they never will be here. Cancel-safe.
+    /// The lease under which the copy acts.
+    pub(super) fn lease(&self) -> LeaseId {
+        LeaseId(self.lease.load(Ordering::Acquire))
+    }
+
+    /// Waits until entries after this offset are committed and readable; false if they never will be here. Cancel-safe.
     pub(super) async fn passes(&self, offset: Offset) -> bool {
+        self.reaches(|progress| progress.committed > offset && progress.duty != Duty::Beginning).await
+    }
+
+    /// Waits until this copy serves or is not the primary; false if the log is closed first. Cancel-safe.
+    pub(super) async fn begins(&self) -> bool {
+        self.reaches(|progress| progress.duty != Duty::Beginning).await
+    }
+
+    async fn reaches(&self, there: impl Fn(Progress) -> bool) -> bool {
         loop {
-            // Registered before looking, so that no movement in between is missed.
+            // Registered before the check, so that no change in between is missed.
             let moved = self.moved.notified();
             tokio::pin!(moved);
             moved.as_mut().enable();
-            if self.read().committed > offset {
+            if there(self.read()) {
                 return true;
             }
             if self.closed.load(Ordering::Acquire) {
@@ -67,7 +96,7 @@ impl Gauge {
     }
 }
 
-/// The end that moves; readers are told when it is gone.
+/// The writer's end of the gauge; readers are notified when it is dropped.
 #[derive(Debug)]
 pub(super) struct Needle {
     gauge: Arc<Gauge>,
@@ -78,6 +107,7 @@ impl Needle {
     pub(super) fn at(shown: Progress) -> Needle {
         let gauge = Gauge {
             word: AtomicU64::new(shown.word()),
+            lease: AtomicI64::new(LeaseId::NONE.0),
             closed: AtomicBool::new(false),
             moved: Notify::new(),
         };
@@ -88,14 +118,19 @@ impl Needle {
         Arc::clone(&self.gauge)
     }
 
-    /// What readers were shown last.
+    /// Sets the lease under which the copy acts.
+    pub(super) fn lease(&self, lease: LeaseId) {
+        self.gauge.lease.store(lease.0, Ordering::Release);
+    }
+
+    /// The progress that was published last.
     pub(super) fn shown(&self) -> Progress {
         self.shown
     }
 
-    /// Shows this from now on. What is committed never falls.
-    pub(super) fn move_to(&mut self, committed: Offset, standing: Standing) {
-        let next = Progress { committed: committed.max(self.shown.committed), standing };
+    /// Publishes the progress. The committed offset never decreases.
+    pub(super) fn move_to(&mut self, committed: Offset, duty: Duty) {
+        let next = Progress { committed: committed.max(self.shown.committed), duty };
         if next != self.shown {
             self.shown = next;
             self.gauge.word.store(next.word(), Ordering::Release);
@@ -115,25 +150,27 @@ impl Drop for Needle {
 mod tests {
     use super::*;
 
-    fn progress(committed: u64, standing: Standing) -> Progress {
-        Progress { committed: Offset(committed), standing }
+    fn progress(committed: u64, duty: Duty) -> Progress {
+        Progress { committed: Offset(committed), duty }
     }
 
     #[tokio::test]
     async fn readers_wait_for_movement_and_for_the_end() {
-        let mut needle = Needle::at(progress(3, Standing::Other));
+        let mut needle = Needle::at(progress(3, Duty::Follower));
         let gauge = needle.gauge();
-        assert_eq!(gauge.read(), progress(3, Standing::Other));
+        assert_eq!(gauge.read(), progress(3, Duty::Follower));
         let waiting = {
             let gauge = needle.gauge();
             async move { gauge.passes(Offset(3)).await }
         };
         let moving = async {
             tokio::task::yield_now().await;
-            needle.move_to(Offset(2), Standing::Primary);
-            assert_eq!(gauge.read(), progress(3, Standing::Primary));
+            needle.move_to(Offset(2), Duty::Primary);
+            assert_eq!(gauge.read(), progress(3, Duty::Primary));
             tokio::task::yield_now().await;
-            needle.move_to(Offset(4), Standing::Primary);
+            needle.move_to(Offset(4), Duty::Beginning);
+            tokio::task::yield_now().await;
+            needle.move_to(Offset(4), Duty::Primary);
         };
         assert!(tokio::join!(waiting, moving).0);
         let gauge = needle.gauge();

@@ -1,79 +1,65 @@
-//! How does a host keep its logs? One directory, one listener, and one task for each log that is open here.
+//! How does a host run its logs? One directory, one listener, and one task per open log.
 //!
-//! A [`Host`] is the shell around everything pure: it performs the effects of each log's [`Replica`] on the disk, the
-//! wire and the metadata store, and brings the outcomes back.
+//! A [`Host`] is the shell around the pure state machines: it performs the effects of each log's [`Replica`] on the
+//! disk, the network and the metadata store, and returns the outcomes as events.
 //!
 //! [`Replica`]: crate::replica::Replica
 
+mod budget;
 mod copy;
 mod gauge;
 mod handle;
+mod machine;
 mod perform;
+mod records;
+mod transfer;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use capstan_meta::record::Key;
 use capstan_meta::session::SessionState;
 use capstan_meta::view::{Ranges, View, ViewOptions};
-use capstan_meta::{OwnedTask, Store};
+use capstan_meta::{OwnedTask, Revision, Store};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
-use crate::disk::Disk;
-use crate::entry::Offset;
+use crate::config::{Incarnation, LogConfig, Refused};
+use crate::disk::{Disk, DiskLog};
 use crate::error::LogError;
-use crate::keys::{HolderId, LogKey, LogKeys, LogName};
+use crate::keys::{GraveKeys, HolderId, LogKeys, LogName};
 use crate::net::{self, AddressBook, Links, Packet, Tls};
 use crate::referee;
 use crate::replica::Timing;
-use copy::{Copy, Input};
-pub use handle::{Batch, Log, Tail};
+use copy::{Arrived, Copy};
+pub use handle::{Batch, Log, Pending, SegmentInfo, Tail};
+pub use machine::{NoSnapshots, Snapshot, StateMachine};
 
-/// What waits for one log: more than all its clients and followers have on the way at a time.
+/// Inputs that may wait for one log: more than all its clients and followers have in flight.
 const QUEUE: usize = 4096;
 
-/// What a log's owner keeps beside the log. The log calls it when a copy cannot be brought up to date by entries alone.
-pub trait Snapshots: Send + Sync + 'static {
-    /// What the owner made of every entry before this offset; at most [`net::MAX_MESSAGE`], in memory on both ends.
-    fn take(&self, log: &LogName, before: Offset) -> Bytes;
-    /// Replaces what the owner has by this; durable when it returns.
-    fn install(&self, log: &LogName, before: Offset, snapshot: Bytes) -> Result<(), String>;
-}
-
-/// For logs that are nothing but their entries.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoSnapshots;
-
-impl Snapshots for NoSnapshots {
-    fn take(&self, _: &LogName, _: Offset) -> Bytes {
-        Bytes::new()
-    }
-
-    fn install(&self, _: &LogName, _: Offset, _: Bytes) -> Result<(), String> {
-        Ok(())
-    }
-}
-
-/// How a host behaves.
+/// Options of a host.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
-    /// Who this host is.
+    /// The id of this host as a holder.
     pub me: HolderId,
-    /// How patient its copies are.
+    /// The timeouts of its copies.
     pub timing: Timing,
     /// How long an append waits for its copies before it fails.
     pub append_within: Duration,
-    /// How long a damaged entry waits for another holder.
+    /// How long the repair of a damaged entry waits for another holder.
     pub repair_within: Duration,
-    /// Certificates, with which holders know each other; without any, whoever reaches the port is believed.
+    /// The maximum bytes of uncommitted appends to one log; further appends wait.
+    pub log_bytes: usize,
+    /// The maximum bytes of uncommitted appends to all logs of the host.
+    pub host_bytes: usize,
+    /// Certificates, by which holders recognize each other; without any, every peer that reaches the port is trusted.
     pub tls: Option<Tls>,
 }
 
 impl HostOptions {
-    /// The usual patience.
+    /// The default options.
     #[must_use]
     pub fn new(me: HolderId) -> HostOptions {
         HostOptions {
@@ -81,12 +67,14 @@ impl HostOptions {
             timing: Timing::default(),
             append_within: Duration::from_secs(10),
             repair_within: Duration::from_secs(5),
+            log_bytes: 32 * 1024 * 1024,
+            host_bytes: 256 * 1024 * 1024,
             tls: None,
         }
     }
 }
 
-/// The logs of this host. Clones are the same host; its tasks end with the last of them.
+/// The logs of this host. Clones share them; the tasks end with the last clone.
 #[derive(Clone)]
 pub struct Host {
     inner: Arc<Inner>,
@@ -105,13 +93,44 @@ struct Shared {
     session: watch::Receiver<SessionState>,
     links: Arc<Links>,
     open: Mutex<HashMap<LogName, Opened>>,
+    /// At most one log is opened or deleted at a time.
+    opening: tokio::sync::Mutex<()>,
+    /// Bytes of appends that are not committed yet.
+    room: Arc<Semaphore>,
+    /// The next life number of a copy; each start of the host begins with a higher one.
+    lives: AtomicU64,
 }
 
+/// A configuration and its revision; `None` before the first.
+type Told = Option<(Box<LogConfig>, Revision)>;
+
 struct Opened {
-    inputs: mpsc::Sender<Input>,
+    /// What other holders send.
+    packets: mpsc::Sender<Arrived>,
+    /// Only the newest counts, so it never waits in a queue.
+    configs: watch::Sender<Told>,
     log: Log,
+    incarnation: Incarnation,
     _task: OwnedTask,
 }
+
+impl Opened {
+    /// Passes a configuration to the log, unless it has a newer one.
+    fn configure(&self, config: LogConfig, revision: Revision) {
+        if config.incarnation == self.incarnation {
+            self.configs.send_if_modified(|told| {
+                let newer = told.as_ref().is_none_or(|(_, known)| *known < revision);
+                if newer {
+                    *told = Some((Box::new(config), revision));
+                }
+                newer
+            });
+        }
+    }
+}
+
+/// Bits for lives of copies within one start of a host.
+const LIVES: u32 = 24;
 
 impl std::fmt::Debug for Host {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -120,8 +139,8 @@ impl std::fmt::Debug for Host {
 }
 
 impl Host {
-    /// Begins to keep logs: with this directory, this metadata store, this host's lease, and where others listen.
-    /// Without a listener it can only keep logs alone.
+    /// Starts a host with this directory, metadata store, lease and addresses. Without a listener it can only keep
+    /// single-copy logs.
     pub async fn start(
         options: HostOptions,
         disk: Disk,
@@ -130,10 +149,22 @@ impl Host {
         listener: Option<TcpListener>,
         book: AddressBook,
     ) -> Result<Host, LogError> {
-        let view = View::open(store.clone(), Ranges::new().with(&LogKeys {}), ViewOptions::default()).await?;
+        let starts = records::begin(&store, &options.me, &disk).await?;
+        let ranges = Ranges::new().with(&LogKeys {}).with(&GraveKeys {});
+        let view = View::open(store.clone(), ranges, ViewOptions::default()).await?;
         let links = Arc::new(Links::new(options.me.clone(), book, options.tls.clone()));
-        let shared = Arc::new(Shared { options, disk, store, session, links, open: Mutex::default() });
-        let mut tasks = vec![OwnedTask::spawn(follow_configs(Arc::clone(&shared), view))];
+        let shared = Arc::new(Shared {
+            room: budget::host(options.host_bytes),
+            options,
+            disk,
+            store,
+            session,
+            links,
+            open: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            lives: AtomicU64::new(starts << LIVES),
+        });
+        let mut tasks = vec![OwnedTask::spawn(records::follow(Arc::clone(&shared), view))];
         if let Some(listener) = listener {
             let tls = shared.options.tls.clone();
             tasks.push(OwnedTask::spawn(net::serve(listener, tls, Postman(Arc::clone(&shared)))));
@@ -141,32 +172,81 @@ impl Host {
         Ok(Host { inner: Arc::new(Inner { shared, tasks: Mutex::new(tasks) }) })
     }
 
-    /// Opens a log on this host. It must be known to the metadata store ([`crate::referee::create`]).
-    pub async fn open(&self, name: &LogName, snapshots: Arc<dyn Snapshots>) -> Result<Log, LogError> {
+    /// Opens a log on this host. Its record must exist ([`crate::referee::create`]).
+    pub async fn open(&self, name: &LogName, machine: Arc<dyn StateMachine>) -> Result<Log, LogError> {
         let shared = &self.inner.shared;
+        let _alone = shared.opening.lock().await;
         if let Some(opened) = shared.opened(name) {
             return Ok(opened);
         }
-        let disk = shared.disk.log(name).await?;
-        if disk.is_incomplete() {
+        let found = referee::read(&shared.store, name).await?;
+        let disk = shared.copy_of(name, &found.record).await?;
+        let found = if disk.is_incomplete() {
             shared.leave_in_sync_set(name).await?;
             disk.trust().await?;
-        }
+            referee::read(&shared.store, name).await?
+        } else {
+            found
+        };
         let (inputs, queue) = mpsc::channel(QUEUE);
-        let copy = Copy::new(shared, disk.clone(), snapshots, inputs.downgrade());
-        let log = Log::new(name.clone(), disk, inputs.clone(), copy.gauge(), shared);
-        let found = referee::read(&shared.store, name).await?;
-        let task = OwnedTask::spawn(copy.run(queue));
-        let config = Input::Configured(Box::new(found.record), found.mod_revision);
-        inputs.send(config).await.map_err(|_| LogError::Closed(name.clone()))?;
-        let mut open = shared.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = open.entry(name.clone()).or_insert(Opened { inputs, log, _task: task });
-        Ok(opened.log.clone())
+        let (packets, arrived) = mpsc::channel(QUEUE);
+        let incarnation = disk.incarnation();
+        let (configs, told) = watch::channel(None);
+        let copy = Copy::new(shared, disk.clone(), machine, inputs.downgrade());
+        let log = Log::new(disk, inputs, copy.gauge(), copy.standing(), shared);
+        let task = OwnedTask::spawn(copy.run(queue, arrived, told));
+        let opened = Opened { packets, configs, log: log.clone(), incarnation, _task: task };
+        opened.configure(found.record, found.mod_revision);
+        shared.open.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), opened);
+        Ok(log)
     }
 
     /// Stops a log on this host; its copy stays on disk.
     pub fn close(&self, name: &LogName) {
         self.inner.shared.open.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
+    /// Stops a log on this host and deletes its copy, if the record no longer names this host, or the log was deleted
+    /// ([`crate::referee::delete`]). Otherwise refuses: a copy without a record may be the last one. A missing copy is
+    /// not an error.
+    pub async fn delete(&self, name: &LogName) -> Result<(), LogError> {
+        self.inner.shared.delete(name).await
+    }
+
+    /// Stops a log on this host and deletes its copy whatever the records say: for an operator who has verified that it
+    /// is not needed.
+    pub async fn discard(&self, name: &LogName) -> Result<(), LogError> {
+        let _alone = self.inner.shared.opening.lock().await;
+        match self.inner.shared.disk.find(name) {
+            Some(copy) => self.inner.shared.remove(name, &copy).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The copies in this host's directory, open or not, by name.
+    #[must_use]
+    pub fn copies(&self) -> Vec<DiskLog> {
+        let mut copies = self.inner.shared.disk.logs();
+        copies.sort_by(|one, other| one.name().cmp(other.name()));
+        copies
+    }
+
+    /// Holders that have not answered a message for this long.
+    #[must_use]
+    pub fn silent(&self, within: Duration) -> Vec<HolderId> {
+        self.inner.shared.links.silent(within)
+    }
+
+    /// Whether this host's directory has a copy of a log, open or not.
+    #[must_use]
+    pub fn has_copy(&self, name: &LogName) -> bool {
+        self.inner.shared.disk.find(name).is_some()
+    }
+
+    /// A log that is open here.
+    #[must_use]
+    pub fn log(&self, name: &LogName) -> Option<Log> {
+        self.inner.shared.opened(name)
     }
 
     /// Every log that is open here, by name.
@@ -178,7 +258,7 @@ impl Host {
         logs
     }
 
-    /// Stops everything; the next start replays nothing.
+    /// Stops everything cleanly; the next start replays nothing.
     pub async fn stop(&self) -> Result<(), LogError> {
         self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.inner.shared.open.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -187,13 +267,75 @@ impl Host {
 }
 
 impl Shared {
-    /// A copy that lost entries does this before anything else, and for good: from then on it is one that lags.
+    /// A life number larger than all before.
+    fn next_life(&self) -> u64 {
+        self.lives.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// The copy of a log, created if missing. A copy of an earlier log of the same name blocks this until it is
+    /// deleted.
+    async fn copy_of(&self, name: &LogName, config: &LogConfig) -> Result<DiskLog, LogError> {
+        if let Some(present) = self.disk.find(name) {
+            match present.incarnation().cmp(&config.incarnation) {
+                std::cmp::Ordering::Equal => return Ok(present),
+                std::cmp::Ordering::Greater => return Err(LogError::FromTheFuture(name.clone())),
+                std::cmp::Ordering::Less => self.clear(name, &present).await?,
+            }
+        }
+        Ok(self.disk.create(name, config.incarnation).await?)
+    }
+
+    /// Deletes the copy of a log that has a tombstone; refuses without one.
+    async fn clear(&self, name: &LogName, copy: &DiskLog) -> Result<(), LogError> {
+        let grave = referee::grave(&self.store, name).await?;
+        if grave.is_none_or(|grave| grave.incarnation < copy.incarnation()) {
+            return Err(LogError::Orphan(name.clone()));
+        }
+        self.remove(name, copy).await
+    }
+
+    async fn remove(&self, name: &LogName, copy: &DiskLog) -> Result<(), LogError> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        copy.remove().await?;
+        tracing::info!(log = %name, "copy deleted");
+        Ok(())
+    }
+
+    async fn delete(&self, name: &LogName) -> Result<(), LogError> {
+        let _alone = self.opening.lock().await;
+        let Some(copy) = self.disk.find(name) else { return Ok(()) };
+        let me = &self.options.me;
+        match referee::read(&self.store, name).await {
+            Ok(found) => {
+                let config = found.record;
+                let held = config.members().any(|member| member == me);
+                if config.incarnation < copy.incarnation() {
+                    return Err(LogError::FromTheFuture(name.clone()));
+                }
+                if config.incarnation > copy.incarnation() {
+                    return self.clear(name, &copy).await;
+                }
+                if held {
+                    return Err(Refused::StillHeld(me.clone()).into());
+                }
+                // A store that was rolled back may name holders that have dropped their copy since.
+                if config.epoch < copy.history().newest() {
+                    return Err(LogError::FromTheFuture(name.clone()));
+                }
+            }
+            Err(LogError::NoSuchLog(_)) => return self.clear(name, &copy).await,
+            Err(error) => return Err(error),
+        }
+        self.remove(name, &copy).await
+    }
+
+    /// Removes a copy that lost entries from its in-sync set before anything else; afterwards it is a lagging copy.
     async fn leave_in_sync_set(&self, name: &LogName) -> Result<(), LogError> {
         if referee::read(&self.store, name).await?.record.is_untouched() {
             return Ok(());
         }
         referee::change(&self.store, name, |config| config.distrust(&self.options.me)).await?;
-        tracing::warn!(log = %name, "copy has lost entries, left the in-sync set and learns them anew");
+        tracing::warn!(log = %name, "copy has lost entries, left the in-sync set to catch up");
         Ok(())
     }
 
@@ -202,39 +344,23 @@ impl Shared {
         open.get(name).map(|opened| opened.log.clone())
     }
 
-    fn inputs(&self, name: &LogName) -> Option<mpsc::Sender<Input>> {
+    fn packets(&self, name: &LogName, incarnation: Incarnation) -> Option<mpsc::Sender<Arrived>> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        open.get(name).map(|opened| opened.inputs.clone())
+        let opened = open.get(name).filter(|opened| opened.incarnation == incarnation);
+        opened.map(|opened| opened.packets.clone())
     }
 }
 
-/// Tells every open log when its configuration changes.
-async fn follow_configs(shared: Arc<Shared>, view: View) {
-    let mut changes = view.changes();
-    while let Some(delta) = changes.next().await {
-        for change in delta.changes() {
-            let Some(kv) = change.after else { continue };
-            let Some(key) = LogKey::parse(&kv.key_text()) else { continue };
-            let Some(inputs) = shared.inputs(&key.log) else { continue };
-            match capstan_meta::record::Stored::decode::<LogKey>(kv) {
-                Ok(stored) => {
-                    let config = Box::new(stored.record);
-                    inputs.send(Input::Configured(config, stored.mod_revision)).await.ok();
-                }
-                Err(bad) => tracing::error!(log = %key.log, %bad, "configuration of log cannot be read"),
-            }
-        }
-    }
-}
-
-/// Brings packets to open logs; packets for others are lost, like everything on the wire may be.
+/// Delivers packets to open logs; other packets are dropped, as any packet may be.
 #[derive(Clone)]
 struct Postman(Arc<Shared>);
 
 impl net::Deliver for Postman {
-    async fn deliver(&self, from: &HolderId, log: LogName, packet: Packet) {
-        if let Some(inputs) = self.0.inputs(&log) {
-            inputs.send(Input::Packet(Box::new((from.clone(), packet)))).await.ok();
+    async fn deliver(&self, from: &HolderId, log: LogName, incarnation: Incarnation, packet: Packet) {
+        self.0.links.heard(from);
+        if let Some(packets) = self.0.packets(&log, incarnation) {
+            // A log with a full queue does not block the others on this connection.
+            packets.try_send(Box::new((from.clone(), packet))).ok();
         }
     }
 }

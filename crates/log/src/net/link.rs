@@ -10,24 +10,24 @@ use capstan_meta::OwnedTask;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use super::frame::Frame;
-use super::{AddressBook, Tls, fragment};
+use super::frame::{Frame, MAX_FRAME};
+use super::{AddressBook, Tls};
 use crate::keys::HolderId;
 
-/// Frames waiting for one host; what does not fit is lost, and sent again by who missed an answer.
+/// Frames that may wait for one host; others are dropped, and sent again after a timeout.
 const QUEUE: usize = 4096;
-/// Bytes waiting for one host: the longest message, and some more. A snapshot that is sent again while it still waits
-/// is lost instead of waiting twice.
-const QUEUE_BYTES: usize = fragment::MAX_MESSAGE + 32 * 1024 * 1024;
-/// Bytes written at once.
+/// Bytes that may wait for one host: a few round trips of a fast network.
+const QUEUE_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes per write.
 const WRITE: usize = 1024 * 1024;
-/// Pause before a host that could not be reached is dialled again.
+/// Pause before a failed connection is retried.
 const REDIAL: Duration = Duration::from_millis(100);
-/// A host that does not take a connection, or bytes, within this is not there.
+/// Timeout for connecting and for writing.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The links of a host to all others, made when they are first needed.
+/// The links of a host to all others, created on first use.
 #[derive(Debug)]
 pub(crate) struct Links {
     me: HolderId,
@@ -39,8 +39,10 @@ pub(crate) struct Links {
 #[derive(Debug)]
 struct Link {
     queue: mpsc::Sender<Bytes>,
-    /// Bytes in it.
+    /// Bytes in the queue.
     waiting: Arc<AtomicUsize>,
+    /// When the first unanswered frame was sent.
+    unanswered: Option<Instant>,
     _task: OwnedTask,
 }
 
@@ -49,48 +51,65 @@ impl Links {
         Links { me, book, tls, links: Mutex::default() }
     }
 
-    /// Sends a frame, or loses it.
+    /// Queues a frame, or drops it.
     pub(crate) fn send(&self, to: &HolderId, frame: &Frame) {
-        let Some(pieces) = fragment::split(frame.encode()) else {
-            tracing::error!(%to, most = fragment::MAX_MESSAGE, "message is too long to be sent: is it a snapshot?");
+        let frame = frame.encode();
+        if frame.len() > MAX_FRAME {
+            tracing::error!(%to, bytes = frame.len(), "frame too long, dropped");
             return;
-        };
-        // Held until all of them are queued: nothing comes between the fragments of a frame.
+        }
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let link = links.entry(to.clone()).or_insert_with(|| {
             let (queue, frames) = mpsc::channel(QUEUE);
             let waiting = Arc::new(AtomicUsize::new(0));
             let (me, book, tls) = (self.me.clone(), self.book.clone(), self.tls.clone());
             let line = Line { me, to: to.clone(), book, tls, waiting: Arc::clone(&waiting) };
-            Link { queue, waiting, _task: OwnedTask::spawn(line.keep(frames)) }
+            Link { queue, waiting, unanswered: None, _task: OwnedTask::spawn(line.keep(frames)) }
         });
-        if !link.take(pieces) {
-            tracing::debug!(%to, "frame lost: the link is full");
+        link.unanswered.get_or_insert_with(Instant::now);
+        if !link.take(frame) {
+            tracing::debug!(%to, "link queue full, frame dropped");
         }
     }
 }
 
-impl Link {
-    /// Queues all of a frame, as far as there is room.
-    fn take(&self, pieces: Vec<Bytes>) -> bool {
-        let bytes: usize = pieces.iter().map(Bytes::len).sum();
-        if self.waiting.load(Ordering::Relaxed) + bytes > QUEUE_BYTES {
-            return false;
+impl Links {
+    /// Records that something arrived from another holder.
+    pub(crate) fn heard(&self, from: &HolderId) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = links.get_mut(from) {
+            link.unanswered = None;
         }
-        pieces.into_iter().all(|piece| {
-            let bytes = piece.len();
-            let queued = self.queue.try_send(piece).is_ok();
-            if queued {
-                self.waiting.fetch_add(bytes, Ordering::Relaxed);
-            }
-            queued
-        })
+    }
+
+    /// Holders that have not answered for this long. Every message is answered, some with a delay.
+    pub(crate) fn silent(&self, within: Duration) -> Vec<HolderId> {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let silent =
+            links.iter().filter(|(_, link)| link.unanswered.is_some_and(|at| at.elapsed() >= within));
+        let mut silent: Vec<HolderId> = silent.map(|(holder, _)| holder.clone()).collect();
+        silent.sort();
+        silent
+    }
+}
+
+impl Link {
+    /// Queues a frame, if there is space.
+    fn take(&self, frame: Bytes) -> bool {
+        let bytes = frame.len();
+        // Counted before it is queued: otherwise it could be subtracted before it was added, and count forever.
+        let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        let queued = before + bytes <= QUEUE_BYTES && self.queue.try_send(frame).is_ok();
+        if !queued {
+            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        queued
     }
 }
 
 type Stream = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// From whom to whom.
+/// The two ends of a link.
 struct Line {
     me: HolderId,
     to: HolderId,
@@ -111,10 +130,7 @@ impl Line {
                 bytes += more.len();
                 batch.push(more);
             }
-            // May be taken off before it was put on: then there is room for a little more than there should be.
-            self.waiting
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |w| Some(w.saturating_sub(bytes)))
-                .ok();
+            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
             if stream.is_none() {
                 stream = self.reach().await;
             }
@@ -123,7 +139,7 @@ impl Line {
                 continue;
             };
             if !matches!(tokio::time::timeout(PATIENCE, write(open, &batch)).await, Ok(Ok(()))) {
-                tracing::debug!(to = %self.to, "connection to holder broke");
+                tracing::debug!(to = %self.to, "connection to holder lost");
                 stream = None;
             }
         }
@@ -134,7 +150,7 @@ impl Line {
         match tokio::time::timeout(PATIENCE, self.dial(address)).await {
             Ok(Ok(stream)) => Some(stream),
             Ok(Err(error)) => {
-                tracing::debug!(to = %self.to, %error, "holder cannot be reached");
+                tracing::debug!(to = %self.to, %error, "cannot connect to holder");
                 None
             }
             Err(_) => None,

@@ -1,5 +1,5 @@
-//! Who may speak about logs? Without certificates everyone who reaches the port. With them both ends show one, signed by
-//! the same authority and naming the holder: nobody else gets in, and no holder speaks for another.
+//! Which processes may connect? Without certificates every one that reaches the port. With them both ends present one,
+//! signed by the same authority and naming the holder, so no holder can impersonate another.
 
 use std::fmt;
 use std::io;
@@ -29,11 +29,11 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads a certificate chain, its key and the authority of all holders; all in PEM. The certificate must be good for
-    /// servers and clients and have the holder's id among its DNS names.
+    /// Reads a certificate chain, its key and the authority of all holders, all in PEM. The certificate must be valid
+    /// for servers and clients and have the holder's id among its DNS names.
     pub fn from_pem(chain: &[u8], key: &[u8], authority: &[u8]) -> io::Result<Tls> {
         let mut server = tls::server(chain, key, Some(authority))?;
-        // A link only writes: tickets would wait in its socket for ever.
+        // A link only writes: session tickets would stay in its socket forever.
         server.send_tls13_tickets = 0;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let client = ClientConfig::builder_with_provider(provider)
@@ -45,12 +45,12 @@ impl Tls {
         Ok(Tls { server: Arc::new(server), client: Arc::new(client) })
     }
 
-    /// Lets somebody in who has a certificate.
+    /// Accepts a connection with a certificate.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<server::TlsStream<TcpStream>> {
         TlsAcceptor::from(Arc::clone(&self.server)).accept(stream).await
     }
 
-    /// Reaches a holder, and nobody in its place.
+    /// Connects to a holder and verifies its certificate.
     pub(super) async fn connect(
         &self,
         to: &HolderId,
@@ -60,10 +60,10 @@ impl Tls {
     }
 }
 
-/// Whether the certificate that was shown on this connection names this holder.
+/// Checks that the certificate of this connection names this holder.
 pub(super) fn speaks_for(stream: &server::TlsStream<TcpStream>, holder: &HolderId) -> io::Result<()> {
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let shown = shown.ok_or_else(|| invalid("no certificate was shown"))?;
+    let shown = shown.ok_or_else(|| invalid("no certificate was presented"))?;
     let parsed = ParsedCertificate::try_from(shown).map_err(invalid)?;
     verify_server_name(&parsed, &name_of(holder)?).map_err(invalid)
 }

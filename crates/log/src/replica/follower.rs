@@ -1,4 +1,5 @@
-//! What does a follower (or learner) do? Takes what fits, cuts what the primary does not have, says what is durable.
+//! What does a follower (or learner) do? Takes entries that continue its log, cuts what the primary does not have,
+//! acknowledges what is durable.
 
 use bytes::Bytes;
 
@@ -8,23 +9,23 @@ use crate::config::LogConfig;
 use crate::entry::{Entry, History, LogEpoch, Offset};
 use crate::keys::HolderId;
 
-/// What a follower knows beside its own log.
+/// The state of a follower besides its log.
 #[derive(Clone, Debug)]
 pub(super) struct Follower {
     epoch: LogEpoch,
     primary: HolderId,
-    /// Up to here the own log is known to be the primary's.
+    /// The offset up to which the own log matches the primary's.
     matched: Offset,
-    /// What was last acknowledged.
+    /// The last acknowledged offset.
     acked: Offset,
-    /// When the primary was last heard, or told what this copy has.
+    /// When the primary last sent something, or this copy last introduced itself.
     heard: Moment,
-    /// When it was last told, and up to where this copy went then.
+    /// When this copy last introduced itself, and its end at that time.
     introduced: (Moment, Offset),
 }
 
 impl Replica {
-    /// Follows the primary of a configuration; a change within the epoch changes nothing.
+    /// Follows the primary of a configuration; a change within the epoch has no effect.
     pub(super) fn follow(&mut self, config: &LogConfig, effects: &mut Vec<Effect>) {
         if matches!(&self.role, Role::Follower(follower) if follower.epoch == config.epoch) {
             return;
@@ -40,18 +41,18 @@ impl Replica {
         self.introduce(effects);
     }
 
-    /// Tells the primary what this copy has.
+    /// Sends this copy's history to the primary.
     fn introduce(&mut self, effects: &mut Vec<Effect>) {
         let history = self.local.history.clone();
         let Role::Follower(follower) = &mut self.role else { return };
         follower.heard = self.now;
         follower.introduced = (self.now, history.end());
-        let behind = Message::Behind { epoch: follower.epoch, history };
+        let behind = Message::Behind { epoch: follower.epoch, life: self.life, history };
         effects.push(Effect::Send(follower.primary.clone(), behind));
     }
 
-    /// Something does not fit. The primary is told once and not for each of the shipments that are on their way: it
-    /// answers each time with a whole window of them, and the two would answer each other ever faster.
+    /// Introduces this copy after a mismatch, once and not for each shipment in flight: the primary answers each
+    /// introduction with a whole window, so the messages would multiply.
     fn introduce_once(&mut self, effects: &mut Vec<Effect>) {
         let Role::Follower(follower) = &self.role else { return };
         let (when, end) = follower.introduced;
@@ -61,7 +62,7 @@ impl Replica {
         }
     }
 
-    /// A silent primary may never have been told.
+    /// Introduces this copy again to a silent primary, which may not have received the last one.
     pub(super) fn introduce_again(&mut self, effects: &mut Vec<Effect>) {
         let Role::Follower(follower) = &self.role else { return };
         if self.now.saturating_sub(follower.heard) >= self.timing.resend {
@@ -88,14 +89,21 @@ impl Replica {
             return;
         }
         let upto = at.plus(entries.len());
-        let known = |entry: &Entry| self.local.history.epoch_at(entry.offset) == Some(entry.epoch);
+        // Dropped entries were committed, so they matched; their epoch is not kept.
+        let start = self.local.start;
+        let known = |entry: &Entry| {
+            entry.offset < start || self.local.history.epoch_at(entry.offset) == Some(entry.epoch)
+        };
         let fresh: Vec<Entry> = entries.into_iter().skip_while(known).collect();
         if let Some(first) = fresh.first() {
             let conflict = first.offset;
             if conflict < self.local.history.end() && !self.cut(conflict, effects) {
                 return;
             }
-            fresh.iter().for_each(|entry| self.local.history.extend(entry.epoch, 1));
+            for entry in &fresh {
+                self.local.history.extend(entry.epoch, 1);
+                self.newest_time = self.newest_time.max(entry.time);
+            }
             effects.push(Effect::Write(self.local.generation, fresh));
         }
         let Role::Follower(follower) = &mut self.role else { return };
@@ -104,11 +112,12 @@ impl Replica {
         if agreed > self.committed {
             self.committed = agreed;
             effects.push(Effect::Committed(agreed));
+            self.apply_floor(effects);
         }
         self.acknowledge(effects);
     }
 
-    /// Forgets the tail that the primary does not have. What is known to be committed is never cut.
+    /// Drops the tail that the primary does not have. Committed entries are never cut.
     fn cut(&mut self, from: Offset, effects: &mut Vec<Effect>) -> bool {
         if from < self.committed {
             self.role = Role::Halted;
@@ -122,7 +131,19 @@ impl Replica {
         true
     }
 
-    /// The primary has nothing left of what this copy lacks. A copy that counts is complete and needs no such thing.
+    /// Whether a snapshot that ends with this history would be installed.
+    #[must_use]
+    pub fn wants_snapshot(&self, from: &HolderId, epoch: LogEpoch, history: &History) -> bool {
+        let counts = self.known.as_ref().is_some_and(|known| known.config.is_in_sync(&self.me));
+        let Role::Follower(follower) = &self.role else { return false };
+        follower.primary == *from
+            && follower.epoch == epoch
+            && !counts
+            && history.end() > follower.matched
+            && self.local.history.agreement(history) < history.end()
+    }
+
+    /// Installs a snapshot: the primary has dropped what this copy lacks. An in-sync copy is complete and needs none.
     pub(super) fn install(
         &mut self,
         from: &HolderId,
@@ -130,17 +151,14 @@ impl Replica {
         snapshot: Bytes,
         effects: &mut Vec<Effect>,
     ) {
-        let counts = self.known.as_ref().is_some_and(|known| known.config.is_in_sync(&self.me));
+        let wanted = self.wants_snapshot(from, self.epoch(), &history);
         let Role::Follower(follower) = &mut self.role else { return };
-        if follower.primary != *from || counts || history.end() <= follower.matched {
+        if !wanted {
             return;
         }
         follower.heard = self.now;
         let start = history.end();
-        if self.local.history.agreement(&history) >= start {
-            return;
-        }
-        // The snapshot has everything that was committed here: it comes from a primary, and ends at committed entries.
+        // The snapshot has everything committed here: it comes from a primary, and ends at committed entries.
         follower.matched = start;
         self.local.generation += 1;
         self.local.start = start;
@@ -150,7 +168,7 @@ impl Replica {
         effects.push(Effect::Reset(self.local.generation, history, snapshot));
     }
 
-    /// Says what is durable, if there is more of it than was said before.
+    /// Acknowledges what is durable, if it is more than before.
     pub(super) fn acknowledge_progress(&mut self, effects: &mut Vec<Effect>) {
         let Role::Follower(follower) = &self.role else { return };
         if follower.matched.min(self.local.durable) > follower.acked {
@@ -162,12 +180,12 @@ impl Replica {
         let durable = self.local.durable;
         let Role::Follower(follower) = &mut self.role else { return };
         follower.acked = follower.matched.min(durable);
-        let ack = Message::Ack { epoch: follower.epoch, durable: follower.acked };
+        let ack = Message::Ack { epoch: follower.epoch, life: self.life, durable: follower.acked };
         effects.push(Effect::Send(follower.primary.clone(), ack));
     }
 }
 
-/// Whether entries stand at consecutive offsets from this one: what the wire brings is not believed.
+/// Whether entries have consecutive offsets from this one on; received entries are not trusted.
 fn follows_on(at: Offset, entries: &[Entry]) -> bool {
     entries.iter().enumerate().all(|(index, entry)| entry.offset == at.plus(index))
 }

@@ -1,50 +1,54 @@
-//! What do copies of a log say to each other?
+//! Which messages do copies of a log exchange?
 
 use bytes::Bytes;
 
 use crate::entry::{Entry, History, LogEpoch, Offset};
 
-/// A message between two copies. Every one carries the epoch that it belongs to; losing, doubling or reordering them
-/// costs time only.
+/// A message between two copies. Each carries its epoch; loss, duplication and reordering only cost time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// From the primary: entries (possibly none, as a sign of life).
+    /// From the primary: entries, or none as a heartbeat.
     Append {
         /// The primary's epoch.
         epoch: LogEpoch,
         /// Epoch of the entry before the first one; zero at the beginning of the log.
         epoch_before: LogEpoch,
-        /// Where the entries begin.
+        /// The offset of the first entry.
         from: Offset,
         /// The entries.
         entries: Vec<Entry>,
-        /// What is committed.
+        /// The committed offset.
         committed: Offset,
     },
-    /// From the primary: what the follower lacks is gone; begin at the end of this history.
+    /// From the primary: the entries that the follower lacks were dropped; begin at the end of this history. The host
+    /// sends the snapshot in pieces and delivers this once the owner has installed it.
     Install {
         /// The primary's epoch.
         epoch: LogEpoch,
         /// The history up to the first entry that the primary still has.
         history: History,
-        /// What the owner of the log made of everything before.
+        /// The owner's snapshot of everything before; empty if it was sent in pieces.
         snapshot: Bytes,
     },
-    /// To the primary: everything before this offset is as the primary has it, and durable.
+    /// To the primary: everything before this offset matches the primary's log and is durable.
     Ack {
         /// The primary's epoch.
         epoch: LogEpoch,
-        /// First offset that is not.
+        /// The life of the acknowledging copy: larger than its earlier ones.
+        life: u64,
+        /// The first offset that is not durable.
         durable: Offset,
     },
-    /// To the primary: this is what the follower has; go on from where it agrees.
+    /// To the primary: the follower's history; continue from where the two agree.
     Behind {
         /// The primary's epoch.
         epoch: LogEpoch,
-        /// What the follower has.
+        /// The life of the sender.
+        life: u64,
+        /// The follower's history.
         history: History,
     },
-    /// To somebody who believes to be the primary: there is a later epoch.
+    /// To a stale primary: there is a later epoch.
     Fenced {
         /// The later epoch.
         epoch: LogEpoch,
@@ -52,7 +56,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The epoch that it belongs to.
+    /// The epoch of the message.
     #[must_use]
     pub fn epoch(&self) -> LogEpoch {
         match self {
@@ -64,7 +68,7 @@ impl Message {
         }
     }
 
-    /// Whether only a primary says this.
+    /// Whether only a primary sends this.
     #[must_use]
     pub fn is_from_primary(&self) -> bool {
         match self {

@@ -1,25 +1,28 @@
-//! What does a primary do? Gives offsets, ships entries, counts acknowledgments, and keeps the in-sync set honest.
+//! What does a primary do? Assigns offsets, ships entries, counts acknowledgments, and maintains the in-sync set.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use capstan_meta::Revision;
 
 use super::message::Message;
-use super::{Effect, Moment, Refusal, Replica, Role, Shipment, Ticket};
+use super::{Aim, Append, Effect, Moment, Refusal, Replica, Role, Shipment, Timing};
 use crate::config::LogConfig;
 use crate::entry::{Entry, EntryKind, History, LogEpoch, Offset};
 use crate::keys::HolderId;
 
-/// What a primary knows beside its own log.
+/// The state of a primary besides its log.
 #[derive(Clone, Debug)]
 pub(super) struct Primary {
     pub(super) epoch: LogEpoch,
-    /// Behind the first entry of the epoch: whoever has everything up to here has all that was ever committed.
-    begun: Offset,
+    /// The offset after the first entry of the epoch: a copy with everything before it has every committed entry.
+    pub(super) begun: Offset,
     peers: BTreeMap<HolderId, Peer>,
-    /// A change that was sent to the store and may have happened.
+    /// A change that was proposed to the store and may have been committed.
     proposal: Option<Proposal>,
+    /// Why no more appends are accepted, and since when.
+    aim: Option<(Aim, Moment)>,
 }
 
 #[derive(Clone, Debug)]
@@ -31,21 +34,54 @@ struct Proposal {
 #[derive(Clone, Debug)]
 struct Peer {
     contact: Contact,
-    /// Durable there, as the primary has it.
+    /// Its life: acknowledgments of an earlier one do not count.
+    life: u64,
+    /// When it last acknowledged anything.
+    heard: Option<Moment>,
+    /// Durable there and matching the primary's log.
     acked: Offset,
-    /// When it last made progress, or had nothing left to do.
+    /// When it last made progress, or was up to date.
     progressed: Moment,
+    /// The last moment whose log end it has reached.
+    caught_up: Moment,
+    /// The end of the log at a later moment: reaching it means having caught up with that moment.
+    mark: (Offset, Moment),
     /// When something was last sent.
     sent: Moment,
 }
 
-/// How much is known about where a follower's log agrees with the primary's.
+/// What is known about where a follower's log matches the primary's.
 #[derive(Clone, Copy, Debug)]
 enum Contact {
-    /// Nothing has been heard in this epoch: only signs of life are sent.
+    /// Nothing was received in this epoch: only heartbeats are sent.
     Probing,
-    /// Agrees up to `floor`; `next` is sent next.
+    /// Matches up to `floor`; `next` is sent next.
     Streaming { floor: Offset, next: Offset },
+    /// Receives a snapshot; entries from here on are kept for it.
+    Copying { start: Offset },
+}
+
+impl Peer {
+    fn new(now: Moment, life: u64) -> Peer {
+        Peer {
+            contact: Contact::Probing,
+            life,
+            heard: None,
+            acked: Offset::ZERO,
+            progressed: now,
+            caught_up: now,
+            mark: (Offset::ZERO, now),
+            sent: Moment::ZERO,
+        }
+    }
+
+    /// Sets the mark to the current end, if the follower has reached the last one.
+    fn note_mark(&mut self, end: Offset, now: Moment) {
+        if self.acked >= self.mark.0 {
+            self.caught_up = self.mark.1;
+            self.mark = (end, now);
+        }
+    }
 }
 
 impl Primary {
@@ -55,25 +91,35 @@ impl Primary {
         }
     }
 
+    /// The in-sync follower with the most recent answer within this time.
+    pub(super) fn liveliest(&self, now: Moment, within: Duration, config: &LogConfig) -> Option<&HolderId> {
+        let lively = self.peers.iter().filter_map(|(holder, peer)| Some((peer.heard?, holder)));
+        let lively =
+            lively.filter(|(heard, holder)| now.saturating_sub(*heard) < within && config.is_in_sync(holder));
+        lively.max().map(|(_, holder)| holder)
+    }
+
     pub(super) fn lags(&self, end: Offset) -> Vec<(HolderId, u64)> {
         self.peers.iter().map(|(holder, peer)| (holder.clone(), end.since(peer.acked))).collect()
     }
 }
 
 impl Replica {
-    /// Begins to lead an epoch: an empty entry, from which on everybody else's tail can be told from this one.
+    /// Begins an epoch with an empty entry, which distinguishes this primary's log from every other tail.
     pub(super) fn lead(&mut self, epoch: LogEpoch, effects: &mut Vec<Effect>) {
         self.depose(effects);
         let at = self.local.history.end();
-        let begin = Entry { epoch, offset: at, kind: EntryKind::Begin, data: Bytes::new() };
+        let (kind, time) = (EntryKind::Begin, self.newest_time);
+        let begin = Entry { epoch, offset: at, kind, time, data: Bytes::new() };
         self.local.history.extend(epoch, 1);
         effects.push(Effect::Write(self.local.generation, vec![begin]));
         let begun = self.local.history.end();
-        self.role = Role::Primary(Primary { epoch, begun, peers: BTreeMap::new(), proposal: None });
+        let primary = Primary { epoch, begun, peers: BTreeMap::new(), proposal: None, aim: None };
+        self.role = Role::Primary(Box::new(primary));
         self.reconfigure(effects);
     }
 
-    /// The configuration changed within the epoch.
+    /// Applies a configuration change within the epoch.
     pub(super) fn reconfigure(&mut self, effects: &mut Vec<Effect>) {
         let (Role::Primary(primary), Some(known)) = (&mut self.role, &self.known) else { return };
         if primary.proposal.as_ref().is_some_and(|proposal| proposal.guard < known.revision) {
@@ -82,36 +128,130 @@ impl Replica {
         let members: Vec<HolderId> = known.config.members().filter(|m| **m != self.me).cloned().collect();
         primary.peers.retain(|holder, _| members.contains(holder));
         for member in members {
-            primary.peers.entry(member).or_insert(Peer {
-                contact: Contact::Probing,
-                acked: Offset::ZERO,
-                progressed: self.now,
-                sent: Moment::ZERO,
-            });
+            primary.peers.entry(member).or_insert_with(|| Peer::new(self.now, 0));
         }
         self.ship_all(effects);
         self.advance(effects);
+        self.pursue(effects);
     }
 
-    pub(super) fn append(&mut self, appends: Vec<(Ticket, Vec<Bytes>)>, effects: &mut Vec<Effect>) {
-        let epoch = match &self.role {
-            Role::Primary(primary) if self.may_act() => primary.epoch,
-            Role::Primary(_) => return refuse(&appends, Refusal::NoLease, effects),
-            Role::Idle | Role::Claiming | Role::Follower(_) | Role::Halted => {
-                return refuse(&appends, Refusal::NotPrimary, effects);
-            }
+    /// The epoch in which an append is placed now, or why it is rejected.
+    fn appending(&self) -> Result<LogEpoch, Refusal> {
+        let (Role::Primary(primary), Some(known)) = (&self.role, &self.known) else {
+            return Err(Refusal::NotPrimary);
         };
+        let sealing = primary.proposal.as_ref().is_some_and(|proposal| proposal.config.sealed.is_some());
+        match () {
+            () if known.config.sealed.is_some() => Err(Refusal::Sealed),
+            () if !self.may_act() => Err(Refusal::NoLease),
+            () if primary.aim.is_some() || sealing => Err(Refusal::Draining),
+            () => Ok(primary.epoch),
+        }
+    }
+
+    pub(super) fn append(&mut self, appends: Vec<Append>, effects: &mut Vec<Effect>) {
+        let appending = self.appending();
         let mut entries = Vec::new();
-        for (ticket, batch) in appends {
+        for Append { ticket, epoch: wanted, time, batch } in appends {
+            let fits = |epoch: LogEpoch| match wanted {
+                Some(wanted) if wanted != epoch => Err(Refusal::OtherEpoch(epoch, wanted)),
+                Some(_) | None => Ok(epoch),
+            };
+            let epoch = match appending.and_then(fits) {
+                Ok(epoch) => epoch,
+                Err(why) => {
+                    effects.push(Effect::Refused(ticket, why));
+                    continue;
+                }
+            };
             let first = self.local.history.end();
-            let entry =
-                |(index, data)| Entry { epoch, offset: first.plus(index), kind: EntryKind::Data, data };
+            self.newest_time = self.newest_time.max(whole_millis(time));
+            let (kind, time) = (EntryKind::Data, self.newest_time);
+            let entry = |(index, data)| Entry { epoch, offset: first.plus(index), kind, time, data };
             self.local.history.extend(epoch, batch.len());
             entries.extend(batch.into_iter().enumerate().map(entry));
             effects.push(Effect::Placed(ticket, first, self.local.history.end()));
         }
-        effects.push(Effect::Write(self.local.generation, entries));
-        self.ship_all(effects);
+        if !entries.is_empty() {
+            effects.push(Effect::Write(self.local.generation, entries));
+            self.ship_all(effects);
+        }
+    }
+
+    /// Begins to hand over or to seal, or cancels it.
+    pub(super) fn take_aim(&mut self, aim: Option<Aim>, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        if let Role::Primary(primary) = &mut self.role {
+            primary.aim = aim.map(|aim| (aim, now));
+            // A heartbeat at once, so that the followers answer now.
+            primary.peers.values_mut().for_each(|peer| peer.sent = Moment::ZERO);
+            self.tend(effects);
+        }
+    }
+
+    /// Ends the epoch, or the log, once everything placed is committed.
+    pub(super) fn pursue(&mut self, effects: &mut Vec<Effect>) {
+        let (Role::Primary(primary), Some(known)) = (&self.role, &self.known) else { return };
+        let end = self.local.history.end();
+        if self.committed < end {
+            return;
+        }
+        let next = match &primary.aim {
+            None => return,
+            // It has everything and has answered since: the lead is not handed to a dead holder.
+            Some((Aim::HandOver(to), since)) if self.acked_by(to) == end && self.heard_since(to, *since) => {
+                known.config.elect(to)
+            }
+            Some((Aim::HandOver(_), _)) => return,
+            Some((Aim::Seal, _)) if known.config.sealed.is_none() => known.config.seal(end),
+            Some((Aim::Seal, _)) => return,
+        };
+        if let Ok(next) = next {
+            self.propose(next, effects);
+        }
+    }
+
+    fn heard_since(&self, holder: &HolderId, since: Moment) -> bool {
+        let Role::Primary(primary) = &self.role else { return false };
+        primary.peers.get(holder).and_then(|peer| peer.heard).is_some_and(|heard| heard > since)
+    }
+
+    /// Registers a follower's life. Returns whether to process the message: those of earlier lives are ignored.
+    pub(super) fn meet(&mut self, from: &HolderId, life: u64) -> bool {
+        let now = self.now;
+        let Role::Primary(primary) = &mut self.role else { return false };
+        let Some(peer) = primary.peers.get_mut(from) else { return false };
+        if life > peer.life {
+            *peer = Peer::new(now, life);
+        }
+        life == peer.life
+    }
+
+    /// The offset from which entries are kept because an incomplete copy is about to need them.
+    pub(super) fn held_for_copies(&self) -> Offset {
+        let Role::Primary(primary) = &self.role else { return Offset(u64::MAX) };
+        let held = primary.peers.values().filter_map(|peer| match peer.contact {
+            Contact::Copying { start } => Some(start),
+            Contact::Streaming { floor, .. } => {
+                let moving = self.now.saturating_sub(peer.progressed) < self.timing.lag;
+                moving.then_some(floor.max(peer.acked))
+            }
+            Contact::Probing => None,
+        });
+        held.min().unwrap_or(Offset(u64::MAX))
+    }
+
+    /// A snapshot has arrived or was given up: asks the follower for its history.
+    pub(super) fn snapshot_ended(&mut self, to: &HolderId, effects: &mut Vec<Effect>) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let Some(peer) = primary.peers.get_mut(to) else { return };
+        if let Contact::Copying { .. } = peer.contact {
+            peer.contact = Contact::Probing;
+            peer.progressed = self.now;
+            // A heartbeat at once, which it answers.
+            peer.sent = Moment::ZERO;
+            self.tend(effects);
+        }
     }
 
     pub(super) fn acknowledged(&mut self, from: &HolderId, durable: Offset, effects: &mut Vec<Effect>) {
@@ -123,23 +263,32 @@ impl Replica {
             peer.progressed = self.now;
         }
         peer.acked = peer.acked.max(durable);
+        peer.note_mark(end, self.now);
+        peer.heard = Some(self.now);
         let acked = peer.acked;
         peer.contact = match peer.contact {
             Contact::Probing => Contact::Streaming { floor: acked, next: acked },
             Contact::Streaming { floor, next } => {
                 Contact::Streaming { floor: floor.max(acked), next: next.max(acked) }
             }
+            Contact::Copying { start } if acked >= start => Contact::Streaming { floor: acked, next: acked },
+            Contact::Copying { start } => Contact::Copying { start },
         };
         self.ship(from, effects);
         self.advance(effects);
+        self.pursue(effects);
         self.consider_growing(from, effects);
     }
 
-    /// A follower does not fit: goes on from where the two logs agree.
+    /// A follower's log does not match: continues from where the two agree.
     pub(super) fn behind(&mut self, from: &HolderId, theirs: &History, effects: &mut Vec<Effect>) {
         let Role::Primary(primary) = &mut self.role else { return };
         let Some(peer) = primary.peers.get_mut(from) else { return };
         let agreement = self.local.history.agreement(theirs).max(peer.acked);
+        // One snapshot at a time: until it has arrived, this copy has what it had before.
+        if matches!(peer.contact, Contact::Copying { start } if agreement < start) {
+            return;
+        }
         peer.contact = Contact::Streaming { floor: agreement, next: agreement };
         self.ship(from, effects);
     }
@@ -150,7 +299,7 @@ impl Replica {
         holders.iter().for_each(|holder| self.ship(holder, effects));
     }
 
-    /// Sends what a follower lacks, as far as the window lets it.
+    /// Sends what a follower lacks, as far as the window allows.
     fn ship(&mut self, to: &HolderId, effects: &mut Vec<Effect>) {
         let (committed, timing, now) = (self.committed, self.timing, self.now);
         let Local { start, history } = Local { start: self.local.start, history: &self.local.history };
@@ -160,12 +309,10 @@ impl Replica {
         loop {
             let Contact::Streaming { floor, next } = peer.contact else { return };
             if next < start {
-                let mut past = history.clone();
-                past.cut(start);
-                effects.push(Effect::ShipSnapshot(to.clone(), epoch, past));
-                peer.contact = Contact::Streaming { floor, next: start };
+                effects.push(Effect::ShipSnapshot(to.clone(), epoch));
+                peer.contact = Contact::Copying { start };
                 peer.sent = now;
-                continue;
+                return;
             }
             let upto = history.end().min(next.plus(timing.shipment as usize));
             let in_window = upto.since(floor.max(peer.acked)) <= timing.window;
@@ -180,7 +327,7 @@ impl Replica {
         }
     }
 
-    /// Time passes: signs of life, sending again, and taking laggards out.
+    /// Sends heartbeats, resends, and removes lagging copies from the set.
     pub(super) fn tend(&mut self, effects: &mut Vec<Effect>) {
         let Role::Primary(primary) = &mut self.role else { return };
         let (now, timing, end) = (self.now, self.timing, self.local.history.end());
@@ -206,6 +353,7 @@ impl Replica {
             }
         }
         self.consider_shrinking(effects);
+        self.pursue(effects);
         let holders: Vec<HolderId> = self.peers_out_of_sync();
         holders.iter().for_each(|holder| self.consider_growing(holder, effects));
     }
@@ -215,7 +363,7 @@ impl Replica {
         primary.peers.keys().filter(|holder| !known.config.is_in_sync(holder)).cloned().collect()
     }
 
-    /// Commits what every in-sync holder has durably, the ones that may just have been added included.
+    /// Commits what every in-sync holder has durably, including holders whose joining may have been committed.
     pub(super) fn advance(&mut self, effects: &mut Vec<Effect>) {
         let (Role::Primary(primary), Some(known)) = (&self.role, &self.known) else { return };
         if !self.may_act() || known.config.in_sync.len() < known.config.min_copies {
@@ -232,6 +380,8 @@ impl Replica {
         if committed > self.committed {
             self.committed = committed;
             effects.push(Effect::Committed(committed));
+            self.apply_floor(effects);
+            self.pursue(effects);
         }
     }
 
@@ -240,11 +390,16 @@ impl Replica {
         primary.peers.get(holder).map_or(Offset::ZERO, |peer| peer.acked)
     }
 
-    /// A copy that has everything joins the set. "Everything" is what was there when the epoch began (this primary
-    /// cannot know how much of that was committed before) and what was committed since.
+    /// Adds a complete copy to the set. It must have everything that existed when the epoch began (this primary cannot
+    /// know how much of that was committed before) and everything committed since.
     fn consider_growing(&mut self, holder: &HolderId, effects: &mut Vec<Effect>) {
         let (Role::Primary(primary), Some(known)) = (&self.role, &self.known) else { return };
-        let complete = self.acked_by(holder) >= primary.begun.max(self.committed);
+        // An acknowledgment older than the lag limit does not readmit a copy. One that was too slow must keep up for a
+        // while.
+        let Some(peer) = primary.peers.get(holder) else { return };
+        let lively = peer.heard.is_some_and(|heard| self.now.saturating_sub(heard) < self.timing.lag)
+            && self.now.saturating_sub(peer.caught_up) < self.timing.behind / 2;
+        let complete = lively && self.acked_by(holder) >= primary.begun.max(self.committed);
         let config = &known.config;
         let wanted = !config.is_in_sync(holder) && config.leaving.as_ref() != Some(holder);
         if wanted
@@ -255,10 +410,14 @@ impl Replica {
         }
     }
 
-    /// Copies that make no progress leave the set, if enough are left.
+    /// Removes copies that make no progress, or too little, if enough remain.
     fn consider_shrinking(&mut self, effects: &mut Vec<Effect>) {
         let (Role::Primary(primary), Some(known)) = (&self.role, &self.known) else { return };
-        let stuck = |peer: &Peer| self.now.saturating_sub(peer.progressed) >= self.timing.lag;
+        let Timing { lag, behind, .. } = self.timing;
+        let stuck = |peer: &Peer| {
+            self.now.saturating_sub(peer.progressed) >= lag
+                || self.now.saturating_sub(peer.caught_up) >= behind
+        };
         let lagging =
             primary.peers.iter().filter(|(holder, peer)| known.config.is_in_sync(holder) && stuck(peer));
         let lagging: Vec<HolderId> = lagging.map(|(holder, _)| holder.clone()).collect();
@@ -281,11 +440,12 @@ impl Replica {
     }
 }
 
-fn refuse(appends: &[(Ticket, Vec<Bytes>)], why: Refusal, effects: &mut Vec<Effect>) {
-    effects.extend(appends.iter().map(|(ticket, _)| Effect::Refused(*ticket, why)));
+/// Rounded to the precision of a record.
+fn whole_millis(time: Duration) -> Duration {
+    Duration::from_millis(time.as_millis() as u64)
 }
 
-/// The parts of the own log that shipping needs, borrowed beside the role.
+/// The parts of the own log that shipping needs, borrowed separately from the role.
 struct Local<'a> {
     start: Offset,
     history: &'a History,

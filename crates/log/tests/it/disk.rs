@@ -1,10 +1,11 @@
-//! The disk layer: what was acknowledged is there after any end, what was not is cut, damage is seen and repaired.
+//! The disk layer: acknowledged entries survive any end, unacknowledged ones are cut, damage is detected and repaired.
 //!
-//! A copy of the directory of a running process is what kill -9 leaves behind at that moment: everything written, and
-//! nothing of what the process meant to write.
+//! A copy of a running process's directory is what kill -9 leaves behind at that moment: everything written, and
+//! nothing that the process had not written yet.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::Bytes;
 use capstan_log::disk::inspect::{Depth, inspect};
@@ -24,7 +25,13 @@ fn name(text: &str) -> LogName {
 
 pub fn entry(epoch: u64, offset: u64, len: usize) -> Entry {
     let data = Bytes::from(vec![(offset % 251) as u8; len]);
-    Entry { epoch: LogEpoch(epoch), offset: Offset(offset), kind: EntryKind::Data, data }
+    Entry {
+        epoch: LogEpoch(epoch),
+        offset: Offset(offset),
+        kind: EntryKind::Data,
+        time: Duration::ZERO,
+        data,
+    }
 }
 
 /// Appends and waits until it is durable.
@@ -51,7 +58,8 @@ pub fn read_all(log: &DiskLog) -> DiskResult<Vec<Entry>> {
     }
 }
 
-/// What kill -9 would leave behind now. The checkpoint is copied first: what it speaks of is in the files by then.
+/// What kill -9 would leave behind now. The checkpoint is copied first: everything it refers to is in the files by
+/// then.
 pub fn wreck(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     if from.join("checkpoint").exists() {
@@ -122,7 +130,7 @@ async fn a_torn_tail_is_cut_and_reported_and_damage_before_it_is_refused() {
     wreck(&dir.join("a"), &dir.join("damaged"));
     disk.close().await.unwrap();
 
-    // Group 1 made the log; group 11 is the last.
+    // Group 1 created the log; group 11 is the last.
     flip_group(&dir.join("torn").join("journal"), 11);
     let disk = Disk::open(&dir.join("torn"), Options::default()).unwrap();
     assert!(disk.recovery().replayed.torn.is_some(), "{:?}", disk.recovery());
@@ -198,7 +206,7 @@ async fn retention_frees_segments_and_reads_say_where_the_log_begins() {
     for offset in 0..100 {
         append(&log, vec![entry(1, offset, 500)]).await.unwrap();
     }
-    // A clean stop brings everything into segments.
+    // A clean stop moves everything into segments.
     disk.close().await.unwrap();
     let before = files(&dir.join("segments")).len();
     let disk = Disk::open(dir.path(), SMALL).unwrap();
@@ -226,7 +234,7 @@ fn any_sequence_of_changes_survives_any_number_of_ends() {
     seed::seeds(seed::soak(12, 1_000), |seed| runtime.block_on(random_changes(seed)));
 }
 
-/// A segment that a cut had shortened was written to behind its new end, and had a hole after the next start.
+/// A segment shortened by a cut was once written behind its new end, and had a hole after the next start.
 #[test]
 fn a_segment_that_was_cut_goes_on_at_its_new_end() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

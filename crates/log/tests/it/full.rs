@@ -1,6 +1,6 @@
-//! A full disk: appends stop with a clear error, reads go on, and everything works again when there is room.
+//! A full disk: appends fail with a clear error, reads continue, and everything works again when there is space.
 //!
-//! The disk is a small tmpfs in a mount namespace of the child's own, which takes a user namespace but no privileges.
+//! The disk is a small tmpfs in the child's own mount namespace, which needs a user namespace but no privileges.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const NAME: &str = "full::child";
 const PLACE: &str = "CAPSTAN_LOG_FULL_DISK";
 const PART: &str = "CAPSTAN_LOG_FULL_DISK_PART";
 
-/// Runs children with these parts, one after the other, on one small disk. What they say.
+/// Runs children with these parts, one after the other, on one small disk. Returns their output.
 async fn on_a_small_disk(parts: &[&str]) -> String {
     let dir = TempDir::new("full").unwrap();
     let place = dir.join("small");
@@ -69,7 +69,7 @@ fn child() {
 const OPTIONS: Options =
     Options { segment_bytes: 256 << 10, journal_file_bytes: 256 << 10, checkpoint_bytes: 256 << 10 };
 
-/// Appends until the disk is full, and is gone before anything can be put in order.
+/// Appends until the disk is full, and exits without a clean stop.
 async fn die(place: &std::path::Path) {
     let disk = Disk::open(&place.join("logs"), OPTIONS).unwrap();
     let log = disk.log(&"orders".parse().unwrap()).await.unwrap();
@@ -116,14 +116,16 @@ async fn fill(place: &std::path::Path) {
     let data = || vec![Bytes::from(vec![7; 10_000])];
     eventually("the log takes appends", SOON, async || log.append(data()).await).await;
     let mut acknowledged = Vec::new();
-    // The disk has room for some hundreds.
+    // The disk has space for a few hundred.
     let refused = loop {
         match log.append(data()).await {
             Ok((first, _)) => acknowledged.push(first),
             Err(error) => break error,
         }
     };
-    assert!(matches!(refused, LogError::Disk(DiskError::Full(_))), "{refused}");
+    // It had offsets before the disk refused it: only the log can tell whether it is there.
+    assert!(matches!(refused, LogError::Uncertain { .. } | LogError::Disk(DiskError::Full(_))), "{refused}");
+    assert!(refused.to_string().contains("the disk is full"), "{refused}");
     eprintln!("{refused}");
     assert!(acknowledged.len() > 50, "{} appends fit", acknowledged.len());
     for offset in &acknowledged {

@@ -63,7 +63,7 @@ fn text(number: usize) -> Bytes {
     Bytes::from(format!("entry {number}"))
 }
 
-/// Appends until it is committed; for tests that change the primary under way.
+/// Appends until it is committed; for tests that change the primary meanwhile.
 async fn append(log: &Log, number: usize) -> Offset {
     eventually("the append is committed", SOON, async || log.append(vec![text(number)]).await).await.0
 }
@@ -157,7 +157,7 @@ async fn a_copy_moves_to_another_host_and_damage_is_repaired_from_there() {
     for number in 0..200 {
         append(&log_a, number).await;
     }
-    // Retention: a learner gets a snapshot of what is gone and the entries behind it.
+    // Retention: a learner gets a snapshot of the dropped entries and the entries after it.
     let b = start("b", &dir.join("b"), &store, &book).await;
     referee::change(&store, &orders(), |config| config.add_learner(&id("b"))).await.unwrap();
     let log_b = b.open().await;
@@ -169,7 +169,7 @@ async fn a_copy_moves_to_another_host_and_damage_is_repaired_from_there() {
     referee::change(&store, &orders(), |config| config.elect(&id("b"))).await.unwrap();
     append(&log_b, 200).await;
 
-    // A clean stop brings everything into segments.
+    // A clean stop moves everything into segments.
     b.host.stop().await.unwrap();
     let segment = std::fs::read_dir(dir.join("b/segments")).unwrap().next().unwrap().unwrap().path();
     let mut bytes = std::fs::read(&segment).unwrap();

@@ -1,20 +1,25 @@
-//! The states of a directory whose segments are filled later: killed before anything was filled, full while it is
-//! filled, damaged in the journal.
+//! Directories whose segments are filled later: killed before anything was filled, full while being filled, damaged in
+//! the journal.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use capstan_log::LogConfig;
 use capstan_log::disk::inspect::{Depth, inspect};
 use capstan_log::disk::{Disk, DiskError, DiskLog, Loss, Options};
+use capstan_log::keys::LogKey;
 use capstan_log::net::AddressBook;
 use capstan_log::{
-    Entry, HolderId, Host, HostOptions, Log, LogError, LogName, Offset, Refused, Snapshots, referee,
+    Entry, HolderId, Host, HostOptions, Log, LogError, LogName, Offset, Refused, Snapshot, StateMachine,
+    referee,
 };
-use capstan_meta::Store;
 use capstan_meta::embedded::{self, Embedded};
+use capstan_meta::record::Key;
 use capstan_meta::session::{Session, SessionOptions};
+use capstan_meta::{Store, Txn};
 use capstan_testkit::{TempDir, eventually};
 use tokio::net::TcpListener;
 
@@ -92,7 +97,7 @@ async fn entries_are_read_while_they_move_from_memory_into_segments() {
     assert!(inspect(dir.path(), Depth::EveryEntry).unwrap().is_whole());
 }
 
-/// A directory whose journal has a hole: group 1 made the log, group n+2 is entry n.
+/// A directory whose journal has a hole: group 1 created the log, group n+2 is entry n.
 async fn damaged(dir: &TempDir, place: &str) {
     let disk = Disk::open(&dir.join("whole"), Options::default()).unwrap();
     fill(&disk.log(&name("orders")).await.unwrap(), 0..10).await;
@@ -144,20 +149,29 @@ async fn start(me: &str, dir: &Path, store: &Store, book: &AddressBook) -> Runni
     Running { host: host.await.unwrap(), _session: session }
 }
 
-/// A snapshot of so many bytes, and what was installed of others' snapshots.
+/// A snapshot of this many bytes, and what was installed of others' snapshots.
 #[derive(Default)]
 struct Large {
     bytes: usize,
     installed: std::sync::Mutex<Option<(Offset, Bytes)>>,
 }
 
-impl Snapshots for Large {
-    fn take(&self, _: &LogName, _: Offset) -> Bytes {
+impl Large {
+    fn content(&self) -> Bytes {
         Bytes::from((0..self.bytes).map(|at| (at % 251) as u8).collect::<Vec<_>>())
     }
+}
 
-    fn install(&self, _: &LogName, before: Offset, snapshot: Bytes) -> Result<(), String> {
-        *self.installed.lock().unwrap() = Some((before, snapshot));
+impl StateMachine for Large {
+    fn snapshot(&self, _: &LogName, start: Offset) -> io::Result<Snapshot> {
+        // A state that is slightly newer than the dropped entries.
+        Ok(Snapshot { at: start.plus(2), content: Box::new(io::Cursor::new(self.content())) })
+    }
+
+    fn install(&self, _: &LogName, at: Offset, snapshot: &mut dyn io::Read) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        snapshot.read_to_end(&mut bytes)?;
+        *self.installed.lock().unwrap() = Some((at, bytes.into()));
         Ok(())
     }
 }
@@ -177,7 +191,7 @@ async fn is_in_sync(store: &Store, holder: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_that_is_longer_than_a_frame_arrives_whole() {
+async fn a_snapshot_travels_in_pieces_and_arrives_whole() {
     let dir = TempDir::new("late").unwrap();
     let store = Store::new(Embedded::in_memory(embedded::Options::default()));
     let book = AddressBook::default();
@@ -197,7 +211,7 @@ async fn a_snapshot_that_is_longer_than_a_frame_arrives_whole() {
     b.host.open(&name("orders"), taker.clone()).await.unwrap();
     is_in_sync(&store, "b").await;
     let installed = taker.installed.lock().unwrap().clone();
-    assert!(installed == Some((Offset(15), giver.take(&name("orders"), Offset(15)))));
+    assert!(installed == Some((Offset(17), giver.content())));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -252,9 +266,11 @@ async fn the_only_copy_is_not_salvaged_in_silence() {
     damaged(&dir, "a").await;
     Disk::salvage(&dir.join("a"), Options::default(), Loss::LearnAnew).unwrap();
     let store = Store::new(Embedded::in_memory(embedded::Options::default()));
-    referee::create(&store, &name("orders"), vec!["a".parse().unwrap()], 1).await.unwrap();
+    // Of the incarnation that the directory has.
+    let config = LogConfig::new(vec!["a".parse().unwrap()], 1).unwrap();
+    store.commit(Txn::new().then(LogKey { log: name("orders") }.put(&config))).await.unwrap();
     let a = start("a", &dir.join("a"), &store, &AddressBook::default()).await;
-    // Nothing was ever written to it according to the metadata, so nothing can be missing; then somebody has.
+    // According to the metadata nothing was ever written to it, so nothing can be missing; then an entry is written.
     referee::change(&store, &name("orders"), |config| config.elect(&"a".parse().unwrap())).await.unwrap();
     let opened = a.host.open(&name("orders"), Arc::new(Large::default())).await;
     assert!(matches!(opened, Err(LogError::Refused(Refused::OnlyCopy(_)))), "{opened:?}");

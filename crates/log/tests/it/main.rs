@@ -3,9 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic in a test is a failed test")]
 
 mod disk;
+mod edges;
+mod fault;
 mod full;
 mod host;
 mod late;
+mod owners;
+mod power;
 mod process;
 mod sim;
 mod tls;

@@ -1,4 +1,4 @@
-//! Certificates between hosts: who has one that names it gets in, nobody else.
+//! Certificates between hosts: only a peer whose certificate names it can connect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,12 +85,12 @@ async fn holders_with_certificates_replicate() {
     assert_eq!(entries[0].data, data);
 }
 
-/// Says hello in plain text and waits for the end of the connection.
+/// Sends a hello in plain text and waits for the end of the connection.
 async fn is_shut_out(address: std::net::SocketAddr, hello: &[u8]) -> bool {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(hello).await.ok();
     let mut rest = Vec::new();
-    // The other end may say why before it hangs up.
+    // The other end may send a reason before it closes.
     tokio::time::timeout(SOON, stream.read_to_end(&mut rest)).await.is_ok()
 }
 

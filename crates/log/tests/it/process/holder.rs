@@ -1,4 +1,4 @@
-//! The child: one holder in a process of its own, with a line protocol for its clients.
+//! The child: one holder in its own process, with a line protocol for its clients.
 //!
 //! `append TEXT` answers `ok OFFSET` or `no WHY`; `read` answers every committed entry as `OFFSET TEXT` and then `end`.
 
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 pub const TTL: Duration = Duration::from_secs(2);
 
-/// The key by which the controller of the test sees that a holder lives.
+/// The key by which the test's controller sees that a holder is alive.
 pub fn alive_key(holder: &HolderId) -> String {
     format!("/test/alive/{holder}")
 }

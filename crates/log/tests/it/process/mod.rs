@@ -1,5 +1,5 @@
-//! Real processes: three holders, 64 appenders, kill -9, SIGSTOP past the lease, cut links. Whatever was acknowledged is
-//! on every survivor at its offset, once; what the holders have is the same.
+//! Real processes: three holders, 64 appenders, kill -9, SIGSTOP past the lease, cut links. Every acknowledged entry is
+//! on every survivor at its offset, once; all holders have the same entries.
 
 mod holder;
 
@@ -35,7 +35,7 @@ struct Cluster {
     _dir: TempDir,
     store: Store,
     holders: BTreeMap<HolderId, Member>,
-    /// From whom to whom.
+    /// By source and target.
     links: BTreeMap<(HolderId, HolderId), Proxy>,
     _tasks: Vec<OwnedTask>,
     _ports: Vec<Port>,
@@ -108,8 +108,7 @@ impl Cluster {
     }
 }
 
-/// The smallest controller that there can be: a primary whose key has gone is replaced by an in-sync holder whose key
-/// is there.
+/// A minimal controller: a primary whose key is gone is replaced by an in-sync holder whose key exists.
 async fn control(store: Store) {
     loop {
         // tidy: allow, because a controller looks again and again, this is its pace
@@ -131,7 +130,8 @@ async fn control(store: Store) {
 /// What was acknowledged: payload and offset.
 type Acknowledged = Arc<Mutex<Vec<(String, u64)>>>;
 
-/// Appends to whoever takes it, a new text every time: what failed may be there or not, and is not sent again.
+/// Appends to any holder that accepts it, a new text every time: a failed append may be there or not, and is not
+/// repeated.
 async fn appender(
     number: usize,
     clients: Vec<SocketAddr>,
@@ -212,13 +212,13 @@ async fn what_is_acknowledged_survives_kills_pauses_and_cuts() {
         let begin = Instant::now();
         match round % 10 {
             3 => {
-                // Past its lease: the others go on without it, and it must not acknowledge anything on its own.
+                // Past its lease: the others continue without it, and it must not acknowledge anything on its own.
                 cluster.holders[&primary].process.pause().unwrap();
                 moves_on(&cluster, &primary).await;
                 cluster.holders[&primary].process.resume().unwrap();
             }
             7 => {
-                // A primary that is cut off from everyone commits nothing and waits; a follower is left behind.
+                // A primary that is cut off from everyone commits nothing and waits; a follower falls behind.
                 let victim = id(HOLDERS.iter().find(|name| id(name) != primary).unwrap());
                 for ((from, to), link) in &cluster.links {
                     if *from == victim || *to == victim {
@@ -271,7 +271,7 @@ async fn moves_on(cluster: &Cluster, from: &HolderId) {
     .await;
 }
 
-/// What all holders have, once they have the same.
+/// The content of all holders, once it is equal.
 async fn same_everywhere(cluster: &Cluster) -> BTreeMap<u64, String> {
     eventually("all holders have the same", SOON, async || {
         let mut logs = Vec::new();

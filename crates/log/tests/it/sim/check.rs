@@ -1,4 +1,4 @@
-//! What must be true after every event.
+//! The invariants after every event.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,13 @@ use capstan_log::keys::HolderId;
 use super::disk::{Content, chain};
 use super::world::{Bug, World};
 
-/// Everything that was ever committed, in order, as nobody inside the simulation can know it.
+/// Everything ever committed, in order, as seen from outside the simulation.
 #[derive(Debug, Default)]
 pub struct Truth {
     pub entries: Vec<Entry>,
     /// `hashes[n]` is the hash of the first `n` entries.
     hashes: Vec<u64>,
-    /// Who committed first in an epoch.
+    /// The first committer of each epoch.
     committers: BTreeMap<LogEpoch, HolderId>,
     payloads: BTreeSet<Bytes>,
 }
@@ -25,7 +25,7 @@ impl Truth {
         if end == 0 { Content::default().hash_at(0).unwrap() } else { self.hashes[end as usize - 1] }
     }
 
-    /// A primary says that everything before `upto` is committed.
+    /// Checks a primary's commit of everything before `upto`.
     pub fn commit(&mut self, by: &HolderId, epoch: LogEpoch, upto: u64, log: &Content) {
         let first = self.committers.entry(epoch).or_insert_with(|| by.clone());
         assert_eq!(first, by, "two primaries commit in epoch {epoch}");
@@ -40,7 +40,7 @@ impl Truth {
         self.agrees(upto, log, by);
     }
 
-    /// A copy's log is, up to here, what was committed.
+    /// Checks that a copy's log equals the committed entries up to here.
     pub fn agrees(&self, upto: u64, log: &Content, who: &HolderId) {
         assert!(upto <= self.entries.len() as u64, "{who} shows entries that are not committed");
         if upto >= log.start() {
@@ -49,7 +49,7 @@ impl Truth {
     }
 }
 
-/// Every in-sync holder, up or down, has everything committed on its disk; every copy's committed prefix is the truth.
+/// Every in-sync holder, up or down, has everything committed on its disk; every copy's committed prefix is correct.
 pub fn invariants(world: &World) {
     let committed = world.truth.entries.len() as u64;
     for (id, node) in &world.nodes {
@@ -63,8 +63,17 @@ pub fn invariants(world: &World) {
             assert_eq!(*replica.history(), node.disk.seen.history(), "{id} is wrong about its own disk");
         }
         world.truth.agrees(replica.committed().0, &node.disk.seen, id);
-        if let Some(readable) = replica.readable(node.local(world.now)) {
+        let early = world.bug == Bug::ServeBeforeBegin && replica.is_primary();
+        let shown = replica.readable(node.local(world.now)).or(early.then(|| replica.committed()));
+        if let Some(readable) = shown {
             world.truth.agrees(readable.0, &node.disk.seen, id);
+            // A primary shows everything ever acknowledged, if it is the newest one or was replaced because its lease
+            // had expired.
+            let epoch = replica.epoch();
+            let answers = epoch == world.store.config.epoch || world.replaced.contains(&epoch);
+            if replica.is_primary() && answers {
+                assert!(readable.0 >= committed, "{id} shows {readable} of {committed} entries");
+            }
         }
     }
 }

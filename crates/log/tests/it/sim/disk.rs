@@ -1,10 +1,10 @@
-//! A simulated disk: what was written is there until a crash, what was synced is there after it.
+//! A simulated disk: written data is there until a crash, synced data survives it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use capstan_log::entry::{Entry, EntryKind, History, Offset};
 
-/// What a log holds, with a running hash, so that two prefixes of any length are compared at once.
+/// The content of a log with a running hash, so that prefixes of any length are compared at once.
 #[derive(Clone, Debug, Default)]
 pub struct Content {
     /// Hash of everything before `start`.
@@ -31,7 +31,7 @@ impl Content {
         self.start
     }
 
-    /// Hash of everything before `end`; nothing if that is not here.
+    /// Hash of everything before `end`, if it is here.
     pub fn hash_at(&self, end: u64) -> Option<u64> {
         match end.checked_sub(self.start)? {
             0 => Some(self.base),
@@ -70,6 +70,7 @@ impl Content {
         self.base = self.hash_at(before).expect("truncated behind the end");
         self.entries.drain(..(before - self.start) as usize);
         self.start = before;
+        self.epochs.prune(Offset(before));
     }
 
     pub fn history(&self) -> History {
@@ -77,7 +78,7 @@ impl Content {
     }
 }
 
-/// A change of the log on its way to the platter.
+/// A change of the log in flight to the disk.
 #[derive(Clone, Debug)]
 pub enum Change {
     Write(Vec<Entry>),
@@ -94,7 +95,12 @@ pub struct Disk {
     /// As it is after a crash.
     pub durable: Content,
     pub unsynced: Vec<Change>,
-    /// The planted bug: cuts are forgotten and writes go over what is there.
+    /// Changes made so far, and how many are durable: a sync makes durable what was there when it began.
+    pub made: u64,
+    pub synced: u64,
+    /// Its durable end when it last lost something.
+    pub lost: u64,
+    /// The planted bug: cuts are ignored and writes overwrite existing entries.
     pub skips_cuts: bool,
 }
 
@@ -102,6 +108,7 @@ impl Disk {
     pub fn change(&mut self, change: Change) {
         apply(&mut self.seen, &change, self.skips_cuts);
         self.unsynced.push(change);
+        self.made += 1;
     }
 
     /// How many changes wait for a sync.
@@ -113,12 +120,27 @@ impl Disk {
     pub fn sync(&mut self, changes: usize) {
         for change in self.unsynced.drain(..changes) {
             apply(&mut self.durable, &change, self.skips_cuts);
+            self.synced += 1;
         }
     }
 
-    /// The process is gone: of what was not synced, any number of the oldest changes may have made it.
+    /// Makes every change up to this one durable.
+    pub fn sync_upto(&mut self, made: u64) {
+        self.sync(made.saturating_sub(self.synced) as usize);
+    }
+
+    /// Loses everything from this offset on, durable or not: damage, or a disk that lied.
+    pub fn lose(&mut self, from: u64) {
+        self.crash(0);
+        self.lost = self.lost.max(self.durable.end());
+        self.durable.cut(from.max(self.durable.start()));
+        self.seen = self.durable.clone();
+    }
+
+    /// The process crashes: any number of the oldest unsynced changes may have survived.
     pub fn crash(&mut self, kept: usize) {
         self.sync(kept);
+        self.synced += self.unsynced.len() as u64;
         self.unsynced.clear();
         self.seen = self.durable.clone();
     }
@@ -147,7 +169,7 @@ fn apply(content: &mut Content, change: &Change, skips_cuts: bool) {
     }
 }
 
-/// Puts an entry over another and leaves what is behind it: what a disk without cuts would do.
+/// Overwrites an entry and keeps what follows, as a disk without cuts would.
 fn overwrite(content: &mut Content, entry: &Entry) {
     let behind = content.slice(Offset(entry.offset.0 + 1), Offset(content.end())).unwrap();
     content.cut(entry.offset.0);

@@ -13,7 +13,7 @@ use world::{Bug, Seen, World};
 
 /// Seeds of one test run; a soak runs a thousand times as many.
 const SEEDS: usize = 2_000;
-/// Time in each world: many short lives find more than few long ones, except for what takes several steps to go wrong.
+/// Time in each world: many short runs find more than few long ones, except for bugs that need several steps.
 const CHAOS: Duration = Duration::from_secs(4);
 const LONG_CHAOS: Duration = Duration::from_secs(12);
 /// Seeds within which a planted bug must be found.
@@ -49,7 +49,42 @@ fn a_follower_that_skips_the_tail_cut_is_found_out() {
     find(Bug::SkipCut);
 }
 
-/// Runs seeds until the planted bug shows. Says which seed found it, so that it can be looked at.
+#[test]
+fn a_primary_that_ignores_the_number_of_copies_is_found_out() {
+    find(Bug::IgnoreMinCopies);
+}
+
+#[test]
+fn a_primary_that_outlives_its_lease_is_found_out() {
+    find(Bug::TrustTheLeaseTooLong);
+}
+
+#[test]
+fn a_primary_that_serves_before_its_epoch_has_begun_is_found_out() {
+    find(Bug::ServeBeforeBegin);
+}
+
+#[test]
+fn a_copy_that_keeps_a_loss_secret_is_found_out() {
+    find(Bug::KeepALossSecret);
+}
+
+#[test]
+fn acknowledgments_of_an_earlier_life_that_count_are_found_out() {
+    find(Bug::BelieveEarlierLives);
+}
+
+#[test]
+fn a_proposal_that_is_forgotten_is_found_out() {
+    find(Bug::ForgetAProposal);
+}
+
+#[test]
+fn a_durable_notice_of_an_earlier_generation_that_counts_is_found_out() {
+    find(Bug::IgnoreGenerations);
+}
+
+/// Runs seeds until the planted bug is found. Prints the seed, so that it can be replayed.
 fn find(bug: Bug) {
     let found = (0..SEEDS_FOR_A_BUG).find(|seed| {
         catch_unwind(AssertUnwindSafe(|| World::new(*seed, bug).run_chaos(LONG_CHAOS))).is_err()

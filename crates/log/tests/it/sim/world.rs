@@ -1,4 +1,6 @@
-//! One simulated world: nodes, a metadata store, a network, a controller, and the one queue of what happens next.
+//! One simulated world: nodes, a metadata store, a network, a controller, and the event queue.
+
+mod faults;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,7 +9,7 @@ use bytes::Bytes;
 use capstan_log::config::LogConfig;
 use capstan_log::entry::{LogEpoch, Offset};
 use capstan_log::keys::HolderId;
-use capstan_log::replica::{Effect, Event, Message, Moment, Replica, Ticket, Timing};
+use capstan_log::replica::{Append, Effect, Event, Message, Moment, Replica, Ticket, Timing};
 use capstan_meta::Revision;
 use capstan_testkit::seed;
 use rand::RngExt;
@@ -18,22 +20,36 @@ use super::disk::{Change, Disk};
 
 const NODES: [&str; 4] = ["a", "b", "c", "d"];
 const LEASE: Duration = Duration::from_millis(1_000);
-/// How much of the lease a node believes in. Clocks drift by up to 5 %, so a tenth would do.
+/// The share of the lease that a node uses. Clocks drift by up to 5 %, so 0.9 would do.
 const SAFE: f64 = 0.85;
 const CALM: Duration = Duration::from_secs(30);
-/// Usually some dozens are. Each is answered by one at most, and of twenty one comes twice: more than this is a storm.
+/// Usually a few dozen. Each is answered at most once, and one in twenty is duplicated: more than this is a storm.
 const MOST_UNDER_WAY: usize = 2_000;
 
-/// What is planted.
+/// The planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     None,
     AcknowledgeBeforeSync,
     ElectAnyone,
     SkipCut,
+    /// Nothing is refused because of too few copies.
+    IgnoreMinCopies,
+    /// A primary uses its lease for too long.
+    TrustTheLeaseTooLong,
+    /// A primary shows its log before the first entry of its epoch is committed.
+    ServeBeforeBegin,
+    /// A copy that lost entries does not report it.
+    KeepALossSecret,
+    /// A copy that lost entries leaves the in-sync set, but its earlier acknowledgments still count.
+    BelieveEarlierLives,
+    /// A change that may have happened is reported as one that did not.
+    ForgetAProposal,
+    /// What was durable before a cut counts for what was written after it.
+    IgnoreGenerations,
 }
 
-/// What happened, to know that the seeds do not pass for want of trouble.
+/// Counts what happened, to verify that the seeds cover all faults.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     events: u64,
@@ -47,6 +63,7 @@ pub struct Seen {
     crashes: u64,
     deposed: u64,
     no_lease: u64,
+    losses: u64,
 }
 
 impl Seen {
@@ -62,6 +79,7 @@ impl Seen {
         self.crashes += other.crashes;
         self.deposed += other.deposed;
         self.no_lease += other.no_lease;
+        self.losses += other.losses;
     }
 
     pub fn assert_everything_happened(&self) {
@@ -76,6 +94,7 @@ impl Seen {
             self.crashes,
             self.deposed,
             self.no_lease,
+            self.losses,
         ];
         assert!(counts.iter().all(|count| *count > 0), "something never happened: {self:?}");
     }
@@ -103,6 +122,8 @@ pub struct Node {
     /// Its clock: local time is `skew + true time * rate`.
     skew: Duration,
     rate: f64,
+    /// The newest generation of its log.
+    generation: u64,
     /// Placed and not yet committed: offset behind the append, and its payload.
     waiting: Vec<(u64, Bytes)>,
 }
@@ -116,7 +137,7 @@ impl Node {
 enum Next {
     Tick(HolderId),
     Deliver { to: HolderId, from: HolderId, message: Message },
-    Synced { node: HolderId, life: u64, generation: u64, upto: u64 },
+    Synced { node: HolderId, life: u64, generation: u64, upto: u64, made: u64 },
     Proposed { by: HolderId, life: u64, guard: i64, config: LogConfig },
     NotProposed { by: HolderId, life: u64, guard: i64 },
     Look { node: HolderId, life: u64 },
@@ -131,6 +152,7 @@ enum Next {
     Restart(HolderId),
     Weather,
     Truncate,
+    Shipped { node: HolderId, life: u64, to: HolderId },
 }
 
 pub struct World {
@@ -148,7 +170,7 @@ pub struct World {
     cut: BTreeSet<(HolderId, HolderId)>,
     loss: f64,
     /// Epochs whose primary was replaced because its lease had run out.
-    replaced: BTreeSet<LogEpoch>,
+    pub replaced: BTreeSet<LogEpoch>,
     appends: u64,
 }
 
@@ -183,7 +205,16 @@ impl World {
             let skew = Duration::from_millis(world.rng.random_range(0..100_000));
             let rate = world.rng.random_range(0.95..1.05);
             let disk = Disk { skips_cuts: bug == Bug::SkipCut, ..Disk::default() };
-            let node = Node { replica: None, disk, life: 0, lease: 0, skew, rate, waiting: Vec::new() };
+            let node = Node {
+                replica: None,
+                disk,
+                life: 0,
+                lease: 0,
+                generation: 0,
+                skew,
+                rate,
+                waiting: Vec::new(),
+            };
             world.nodes.insert(id(name), node);
             world.restart(&id(name));
         }
@@ -253,7 +284,9 @@ impl World {
                 self.after(40..60, Next::Tick(node));
             }
             Next::Deliver { to, from, message } => self.step(&to, Event::Received(from, message)),
-            Next::Synced { node, life, generation, upto } => self.synced(&node, life, generation, upto),
+            Next::Synced { node, life, generation, upto, made } => {
+                self.synced(&node, life, generation, upto, made);
+            }
             Next::Proposed { by, life, guard, config } => self.proposed(&by, life, guard, config),
             Next::NotProposed { by, life, guard } if self.lives(&by, life) => {
                 self.step(&by, Event::NotProposed(Revision(guard)));
@@ -295,6 +328,10 @@ impl World {
             Next::Restart(node) if self.nodes[&node].replica.is_none() => self.restart(&node),
             Next::Weather => self.weather(),
             Next::Truncate => self.truncate(),
+            Next::Shipped { node, life, to } if self.lives(&node, life) => {
+                self.step(&node, Event::SnapshotEnded(to));
+            }
+            Next::Shipped { .. } => {}
             // What was on its way to a life that is over.
             Next::NotProposed { .. } | Next::Look { .. } | Next::Shown { .. } | Next::Renewed { .. } => {}
             Next::Leased { .. } | Next::Restart(_) => {}
@@ -303,69 +340,6 @@ impl World {
 
     fn lives(&self, node: &HolderId, life: u64) -> bool {
         self.nodes[node].replica.is_some() && self.nodes[node].life == life
-    }
-
-    fn restart(&mut self, id: &HolderId) {
-        let timing = Timing {
-            heartbeat: Duration::from_millis(50),
-            resend: Duration::from_millis(150),
-            lag: Duration::from_millis(400),
-            window: 16,
-            shipment: 4,
-        };
-        let node = self.nodes.get_mut(id).unwrap();
-        node.life += 1;
-        node.lease = 0;
-        let (start, history) = (Offset(node.disk.seen.start()), node.disk.seen.history());
-        node.replica = Some(Replica::new(id.clone(), start, history, timing));
-        let life = node.life;
-        self.after(0..50, Next::Look { node: id.clone(), life });
-        if life == 1 {
-            self.after(0..50, Next::Tick(id.clone()));
-            self.after(0..50, Next::Renew(id.clone()));
-        }
-    }
-
-    fn crash(&mut self) {
-        self.after(100..1_500, Next::Crash);
-        let victim = id(NODES[self.rng.random_range(0..NODES.len())]);
-        if !self.chaos || self.nodes[&victim].replica.is_none() {
-            return;
-        }
-        self.seen.crashes += 1;
-        let node = self.nodes.get_mut(&victim).unwrap();
-        let kept = self.rng.random_range(0..=node.disk.waiting());
-        node.disk.crash(kept);
-        node.replica = None;
-        node.waiting.clear();
-        self.after(10..2_000, Next::Restart(victim));
-    }
-
-    fn weather(&mut self) {
-        self.after(200..1_500, Next::Weather);
-        if !self.chaos {
-            return;
-        }
-        self.loss = [0.0, 0.0, 0.1, 0.4][self.rng.random_range(0..4)];
-        self.cut.clear();
-        for from in NODES {
-            for to in NODES {
-                if self.rng.random_bool(0.15) {
-                    self.cut.insert((id(from), id(to)));
-                }
-            }
-        }
-    }
-
-    fn renew(&mut self, node: HolderId) {
-        self.after(150..350, Next::Renew(node.clone()));
-        if self.nodes[&node].replica.is_none() || self.chaos && self.rng.random_bool(0.25) {
-            return;
-        }
-        let Node { life, lease, .. } = self.nodes[&node];
-        let asked = self.nodes[&node].local(self.now);
-        let late = if self.chaos && self.rng.random_bool(0.1) { 900 } else { 20 };
-        self.after(0..late, Next::Renewed { node, life, lease, asked });
     }
 
     fn truncate(&mut self) {
@@ -385,7 +359,8 @@ impl World {
                 let number = self.appends;
                 let payload = |part: u64| Bytes::from(format!("{number}.{part}"));
                 let batch = (0..self.rng.random_range(1..4)).map(payload).collect();
-                self.step(&id(name), Event::Append(vec![(Ticket(number), batch)]));
+                let (ticket, time) = (Ticket(number), self.now);
+                self.step(&id(name), Event::Append(vec![Append { ticket, epoch: None, time, batch }]));
             }
         }
     }
@@ -462,26 +437,31 @@ impl World {
         self.after(0..200, Next::Shown { node: node.clone(), life, config, revision });
     }
 
-    fn synced(&mut self, node: &HolderId, life: u64, generation: u64, upto: u64) {
+    fn synced(&mut self, node: &HolderId, life: u64, generation: u64, upto: u64, made: u64) {
         if !self.lives(node, life) {
             return;
         }
-        let disk = &mut self.nodes.get_mut(node).unwrap().disk;
-        // A group commit: everything that waits goes along.
-        if disk.waiting() > 0 {
-            disk.sync(disk.waiting());
-        }
+        let state = self.nodes.get_mut(node).unwrap();
+        state.disk.sync_upto(made);
+        let generation = if self.bug == Bug::IgnoreGenerations { state.generation } else { generation };
         self.step(node, Event::Durable(generation, Offset(upto)));
     }
 
     /// Lets an event happen to a node and performs the effects.
     fn step(&mut self, id: &HolderId, event: Event) {
+        let event = match event {
+            Event::Configured(config, revision) if self.bug == Bug::IgnoreMinCopies => {
+                Event::Configured(LogConfig { min_copies: 1, ..config }, revision)
+            }
+            Event::Leased(until) if self.bug == Bug::TrustTheLeaseTooLong => Event::Leased(until + LEASE * 2),
+            event => event,
+        };
         let now = self.now;
         let node = self.nodes.get_mut(id).unwrap();
         let local = node.local(now);
         let Some(replica) = &mut node.replica else { return };
         let payloads = match &event {
-            Event::Append(appends) => appends[0].1.clone(),
+            Event::Append(appends) => appends[0].batch.clone(),
             _ => Vec::new(),
         };
         let effects = replica.step(local, event);
@@ -516,14 +496,26 @@ impl World {
                 };
                 self.send(id, to, message);
             }
-            Effect::ShipSnapshot(to, epoch, history) => {
-                let base = self.nodes[id].disk.seen.hash_at(history.end().0).unwrap();
+            Effect::ShipSnapshot(to, epoch) => {
+                let node = &self.nodes[id];
+                let replica = node.replica.as_ref().unwrap();
+                // The owner's state may be anywhere between the beginning of the log and what is committed.
+                let (start, committed) = (replica.start().0, replica.committed().0);
+                let at = self.rng.random_range(start..=committed.max(start));
+                let mut history = replica.history().clone();
+                history.cut(Offset(at));
+                let base = node.disk.seen.hash_at(at).unwrap();
                 let snapshot = Bytes::copy_from_slice(&base.to_le_bytes());
-                self.send(id, to, Message::Install { epoch, history, snapshot });
+                self.send(id, to.clone(), Message::Install { epoch, history, snapshot });
+                self.after(1..400, Next::Shipped { node: id.clone(), life, to });
             }
             Effect::Propose(guard, config) => {
                 let (by, guard) = (id.clone(), guard.0);
                 if self.chaos && self.rng.random_bool(0.2) {
+                    if self.bug == Bug::ForgetAProposal {
+                        let (by, config) = (by.clone(), config.clone());
+                        self.after(0..300, Next::Proposed { by, life: 0, guard, config });
+                    }
                     self.after(0..50, Next::NotProposed { by, life, guard });
                 } else {
                     self.after(0..200, Next::Proposed { by, life, guard, config });
@@ -547,8 +539,9 @@ impl World {
     fn persist(&mut self, id: &HolderId, change: Change, generation: u64) {
         let node = self.nodes.get_mut(id).unwrap();
         node.disk.change(change);
-        let (life, upto) = (node.life, node.disk.seen.end());
-        let next = Next::Synced { node: id.clone(), life, generation, upto };
+        node.generation = generation;
+        let (life, upto, made) = (node.life, node.disk.seen.end(), node.disk.made);
+        let next = Next::Synced { node: id.clone(), life, generation, upto, made };
         if self.bug == Bug::AcknowledgeBeforeSync && self.rng.random_bool(0.5) {
             self.step(id, Event::Durable(generation, Offset(upto)));
         }
@@ -579,6 +572,12 @@ impl World {
         let lapsed = self.replaced.contains(&status.epoch);
         assert!(!lapsed, "{id} commits in epoch {} after its lease had run out for others", status.epoch);
         self.truth.commit(id, status.epoch, upto, &node.disk.seen);
+        // A copy that was lost since it was acknowledged was one at that time.
+        let has = |node: &&Node| node.disk.durable.end().max(node.disk.lost) >= upto;
+        let copies = self.nodes.values().filter(has).count();
+        let needed = self.store.config.min_copies;
+        assert!(copies >= needed, "{id} commits on {copies} copies, and {needed} are needed");
+        let node = self.nodes.get_mut(id).unwrap();
         self.seen.committed = self.truth.entries.len() as u64;
         let done = node.waiting.iter().take_while(|(end, _)| *end <= upto).count();
         self.seen.acknowledged += done as u64;
