@@ -1,7 +1,9 @@
-//! What the command line and the console ask of this service: plain calls, plain serialisable answers.
+//! What the command line and the console call: plain functions, serialisable results.
 //!
-//! Everything comes from the store. Where live facts of proxies are wanted (memory, keys, offsets), the caller hands in
-//! a way to ask them; without one, those fields are empty.
+//! Everything comes from the store. For live facts of proxies (memory, keys, offsets), the caller passes in a
+//! way to query them; without one, those fields are empty.
+
+mod wishes;
 
 use std::collections::BTreeMap;
 
@@ -10,26 +12,29 @@ use capstan_meta::record::Stored;
 use capstan_meta::{Store, clock};
 use serde::Serialize;
 
+pub use wishes::{NodeWish, node_wishes};
+
 use crate::address::Address;
 use crate::broker::{self, BrokerError, Change, ClusterTree, OldPrimary, ScalePlan, Tree, Wish};
 use crate::check::{self, Fixed, Report};
 use crate::coordinator::{NodeFact, Proxies, Reply};
 use crate::keys::ClusterName;
 use crate::nmctl::Message;
+use crate::shard::{ShardRecord, Waiting};
 use crate::slots::SlotRange;
 use crate::spec::{ClusterSpec, Mode, Serving};
-use crate::status::{MoveId, MoveProgress, MoveState, Place, Role};
+use crate::status::{MoveId, MoveProgress, MoveState, NodeRecord, Place, Role};
 
 /// One host, as `capstan redis hosts list` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostLine {
     /// Where its proxy listens.
     pub proxy: Address,
-    /// The epoch of what its proxy must know.
+    /// The epoch of the messages to its proxy.
     pub epoch: Epoch,
     /// Its nodes.
     pub nodes: Vec<HostNode>,
-    /// Whether it is to be emptied.
+    /// Whether it is being drained.
     pub draining: bool,
     /// The coordinators that cannot reach it.
     pub reported_by: Vec<String>,
@@ -40,9 +45,9 @@ pub struct HostLine {
 pub struct HostNode {
     /// Where it listens.
     pub node: Address,
-    /// Who uses it.
+    /// The cluster that uses it.
     pub cluster: Option<ClusterName>,
-    /// Why it cannot be taken although nobody uses it.
+    /// Why it cannot be used although no cluster uses it.
     pub quarantine: Option<String>,
 }
 
@@ -97,11 +102,11 @@ pub async fn delete(store: &Store, name: &ClusterName) -> Result<(), BrokerError
     broker::delete_cluster(store, name).await
 }
 
-/// What a cluster is doing.
+/// The state of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Nothing: it is as it should be.
+    /// It is in its desired state.
     Active,
     /// It lacks nodes.
     Creating,
@@ -116,19 +121,19 @@ pub enum Phase {
 pub struct ClusterLine {
     /// Its name.
     pub name: ClusterName,
-    /// What it is doing.
+    /// Its state.
     pub phase: Phase,
     /// Its epoch.
     pub epoch: Epoch,
-    /// Primaries that it has.
+    /// The number of its primaries.
     pub primaries: usize,
-    /// Primaries that it is to have.
+    /// The desired number of primaries.
     pub wanted: usize,
     /// Replicas of each.
     pub replicas: usize,
     /// Slots that have an owner.
     pub slots: u32,
-    /// Moves that are recorded or under way.
+    /// Moves that are recorded or in progress.
     pub moves: usize,
 }
 
@@ -168,34 +173,51 @@ pub struct NodeLine {
     pub node: Address,
     /// The proxy in front of it.
     pub proxy: Address,
-    /// What it is.
+    /// Its role.
     pub role: Role,
     /// Its primary, if it is a replica.
     pub replica_of: Option<Address>,
     /// Its slots, each range with its tag.
     pub slots: Vec<String>,
-    /// How many it answers for.
+    /// The number of slots that it serves.
     pub slot_count: u32,
-    /// What its proxy says about it; nothing if nobody asked.
+    /// Whether it may be promoted without loss; true for a primary.
+    pub in_sync: bool,
+    /// What its proxy reports about it; `None` if it was not queried.
     pub live: Option<LiveNode>,
 }
 
-/// What a proxy says about a node.
+/// What a proxy reports about a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LiveNode {
-    /// `ready`, `starting`, `down` or `lost`.
+    /// `ready`, `syncing`, `loading`, `busy`, `taking-over`, `frozen`, `down`, `older` or `lost`.
     pub health: String,
-    /// Keys in it.
+    /// How much of its shard's data it holds: `current`, `whole`, `older` or `gone`.
+    pub data: String,
+    /// Whether a replica is linked to its primary.
+    pub linked: bool,
+    /// Why it is not ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// The number of keys.
     pub keys: u64,
-    /// Bytes that its data takes.
+    /// The memory used by its data, in bytes.
     pub used_memory: u64,
-    /// How much of the stream of writes it has.
+    /// Its replication offset.
     pub offset: u64,
 }
 
 impl From<NodeFact> for LiveNode {
     fn from(fact: NodeFact) -> LiveNode {
-        LiveNode { health: fact.health, keys: fact.keys, used_memory: fact.used_memory, offset: fact.offset }
+        LiveNode {
+            health: fact.health.to_string(),
+            data: fact.data.word().to_owned(),
+            linked: fact.linked,
+            why: fact.why,
+            keys: fact.keys,
+            used_memory: fact.used_memory,
+            offset: fact.offset,
+        }
     }
 }
 
@@ -206,31 +228,58 @@ pub struct SlotLine {
     pub first: u16,
     /// Last slot.
     pub last: u16,
-    /// Who answers for it; nobody, if it has no owner.
+    /// The node that serves it; `None` if it has no owner.
     pub node: Option<Address>,
-    /// Where it is going, if it moves.
+    /// The target, if it moves.
     pub moving_to: Option<Address>,
+}
+
+/// A shard that is not served, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ShardWait {
+    /// Its primary.
+    pub primary: Address,
+    /// The state of the primary, in one word.
+    pub state: String,
+    /// Why automation can only wait.
+    pub cause: String,
+    /// Since when, in seconds since 1970.
+    pub since: u64,
+}
+
+fn waits(cluster: &ClusterTree) -> Vec<ShardWait> {
+    let wait = |(primary, seen): (&Address, &broker::Seen<ShardRecord>)| {
+        let Waiting { state, cause, since } = seen.record.waiting.clone()?;
+        Some(ShardWait { primary: primary.clone(), state, cause, since })
+    };
+    cluster.shards.iter().filter_map(wait).collect()
 }
 
 /// One cluster in full, as `capstan redis show` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClusterPage {
-    /// In one line.
+    /// Its summary.
     #[serde(flatten)]
     pub line: ClusterLine,
-    /// Which life of the name it is.
+    /// The incarnation of its name.
     pub incarnation: u64,
-    /// Bytes of data that a node may hold; zero leaves it to the machine.
+    /// Bytes of data that a node may hold; zero: no limit.
     pub max_memory: u64,
-    /// How it is served, without passwords.
+    /// How it is served.
     pub mode: Mode,
+    /// What survives the end of a node's process.
+    pub persistence: crate::spec::Persistence,
+    /// Whether data may be dropped to stay available.
+    pub cache: bool,
+    /// Shards that are not served, and what they wait for.
+    pub waiting: Vec<ShardWait>,
     /// Its nodes: primaries in the order of their slots, then replicas.
     pub nodes: Vec<NodeLine>,
     /// All slots in order.
     pub slot_map: Vec<SlotLine>,
     /// Its moves.
     pub moves: Vec<MoveLine>,
-    /// What is recorded and not completed, in words.
+    /// What is recorded and not completed, as text.
     pub pending: Vec<String>,
 }
 
@@ -240,7 +289,8 @@ pub async fn show(store: &Store, name: &ClusterName) -> Result<ClusterPage, Brok
     page(&tree, name)
 }
 
-/// One cluster in full, with what its proxies say about its nodes. A proxy that does not answer leaves its part out.
+/// One cluster in full, with the reports of its proxies about its nodes. The part of an unreachable proxy is
+/// left out.
 pub async fn show_live(
     store: &Store,
     name: &ClusterName,
@@ -252,7 +302,7 @@ pub async fn show_live(
     asked.sort();
     asked.dedup();
     for proxy in asked {
-        if let Ok(Reply::Said(text)) = proxies.tell(&proxy, &Message::Info).await {
+        if let Ok(Reply::Text(text)) = proxies.send(&proxy, &Message::Info).await {
             known.extend(text.lines().filter_map(NodeFact::parse));
         }
     }
@@ -279,6 +329,7 @@ fn page(tree: &Tree, name: &ClusterName) -> Result<ClusterPage, BrokerError> {
                 replica_of: node.replica_of.clone(),
                 slots: node.slots.iter().map(range).collect(),
                 slot_count: node.slot_count(),
+                in_sync: shard_of(cluster, node).is_some_and(|shard| shard.may_promote(&node.address)),
                 live: None,
             }
         })
@@ -292,11 +343,19 @@ fn page(tree: &Tree, name: &ClusterName) -> Result<ClusterPage, BrokerError> {
         incarnation: cluster.incarnation(),
         max_memory: cluster.max_memory.as_ref().map_or(0, |seen| seen.record),
         mode: serving(cluster).mode,
+        persistence: serving(cluster).persistence,
+        cache: serving(cluster).cache,
+        waiting: waits(cluster),
         slot_map: slot_map(cluster),
         moves: moves_of(name, cluster),
         pending: check::pending(name, cluster),
         nodes,
     })
+}
+
+fn shard_of<'t>(cluster: &'t ClusterTree, node: &NodeRecord) -> Option<&'t ShardRecord> {
+    let primary = node.replica_of.as_ref().unwrap_or(&node.address);
+    cluster.shards.get(primary).map(|seen| &seen.record)
 }
 
 fn serving(cluster: &ClusterTree) -> Serving {
@@ -324,12 +383,12 @@ fn slot_map(cluster: &ClusterTree) -> Vec<SlotLine> {
     lines
 }
 
-/// What scaling a cluster will do: nothing is changed.
+/// What scaling a cluster would do; changes nothing.
 pub async fn scale_plan(store: &Store, name: &ClusterName, nodes: u32) -> Result<ScalePlan, BrokerError> {
     broker::plan_scale(&Tree::read(store).await?, name, nodes)
 }
 
-/// Changes the number of a cluster's primaries; coordinators do the rest.
+/// Changes the number of a cluster's primaries; coordinators complete it.
 pub async fn scale(store: &Store, name: &ClusterName, nodes: u32) -> Result<Change, BrokerError> {
     broker::scale(store, name, nodes).await
 }
@@ -347,10 +406,10 @@ pub async fn move_slots(
     target: &Address,
 ) -> Result<Vec<MoveId>, BrokerError> {
     let wish = Wish { range, target: target.clone() };
-    broker::begin_move(store, name, &wish, "an operator asked for it").await
+    broker::begin_move(store, name, &wish, "requested by an operator").await
 }
 
-/// Takes a move back.
+/// Cancels a move.
 pub async fn cancel(store: &Store, name: &ClusterName, id: MoveId) -> Result<(), BrokerError> {
     broker::cancel_move(store, name, id).await
 }
@@ -358,25 +417,25 @@ pub async fn cancel(store: &Store, name: &ClusterName, id: MoveId) -> Result<(),
 /// One move, as `capstan redis moves` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MoveLine {
-    /// Of which cluster.
+    /// The cluster.
     pub cluster: ClusterName,
-    /// Which one.
+    /// The move.
     pub id: MoveId,
     /// First slot.
     pub first: u16,
     /// Last slot.
     pub last: u16,
-    /// Who has them.
+    /// The current owner.
     pub source: Place,
-    /// Who gets them.
+    /// The target.
     pub target: Place,
-    /// How far its record is.
+    /// The state of its record.
     pub state: MoveState,
-    /// Why it is done.
+    /// Why it was requested.
     pub why: String,
-    /// When it was asked for, in seconds since 1970.
-    pub asked_at: u64,
-    /// How far the copy is, as its source last said.
+    /// When it was requested, in RFC 3339.
+    pub asked_at: String,
+    /// The progress of the copy, as last reported by its source.
     pub progress: Option<MoveProgress>,
 }
 
@@ -392,49 +451,88 @@ fn moves_of(name: &ClusterName, cluster: &ClusterTree) -> Vec<MoveLine> {
             target: record.target,
             state: record.state,
             why: record.why,
-            asked_at: record.asked_at,
+            asked_at: capstan_control::time::rfc3339(record.asked_at),
             progress: cluster.progress.get(id).map(|progress| progress.record.clone()),
         }
     };
     cluster.moves.iter().map(line).collect()
 }
 
-/// All moves that are recorded or under way.
+/// All moves that are recorded or in progress.
 pub async fn moves(store: &Store) -> Result<Vec<MoveLine>, BrokerError> {
     let tree = Tree::read(store).await?;
     Ok(tree.active().flat_map(|(name, cluster)| moves_of(name, cluster)).collect())
 }
 
-/// What is wrong with the metadata, in words, and what is waiting to be completed.
+/// The inconsistencies of the metadata, as text, and what is waiting to be completed.
 pub async fn check(store: &Store) -> Result<Report, BrokerError> {
     Ok(check::check(&Tree::read(store).await?, clock::since_epoch().as_secs()))
 }
 
-/// Puts right what can be.
+/// Repairs what can be repaired.
 pub async fn fix(store: &Store) -> Result<Fixed, BrokerError> {
     check::fix(store).await
 }
 
-/// Makes a replica the primary; without one named, the first replica of that primary.
+/// Promotes a replica; by default the first that is in sync. One that is not is refused: data would be lost.
 pub async fn failover(
     store: &Store,
     name: &ClusterName,
     primary: &Address,
     replica: Option<&Address>,
 ) -> Result<Address, BrokerError> {
-    let tree = Tree::read(store).await?;
+    let chosen = successor(&Tree::read(store).await?, name, primary, replica)?;
+    broker::promote(store, name, &chosen, OldPrimary::Follows).await?;
+    Ok(chosen)
+}
+
+fn successor(
+    tree: &Tree,
+    name: &ClusterName,
+    primary: &Address,
+    replica: Option<&Address>,
+) -> Result<Address, BrokerError> {
     let cluster = tree.cluster(name).ok_or_else(|| BrokerError::NoCluster(name.clone()))?;
     if !cluster.nodes.contains_key(primary) {
         return Err(BrokerError::NoNode { cluster: name.clone(), node: primary.clone() });
     }
-    let mut replicas = cluster.replicas_of(primary).map(|seen| seen.record.address.clone());
-    let chosen = replicas.find(|found| replica.is_none_or(|wanted| wanted == found));
-    let Some(chosen) = chosen else {
-        let why = "it has no such replica; `capstan redis show` lists them".to_owned();
-        return Err(BrokerError::WrongRole { cluster: name.clone(), node: primary.clone(), why });
+    let wrong = |node: &Address, why: &str| BrokerError::WrongRole {
+        cluster: name.clone(),
+        node: node.clone(),
+        why: why.to_owned(),
     };
-    broker::promote(store, name, &chosen, OldPrimary::Follows).await?;
-    Ok(chosen)
+    let replicas = cluster.replicas_of(primary).map(|seen| seen.record.address.clone());
+    let fit: Vec<Address> = replicas.filter(|found| replica.is_none_or(|wanted| wanted == found)).collect();
+    let Some(first) = fit.first() else {
+        return Err(wrong(primary, "it has no such replica; `capstan redis show` lists them"));
+    };
+    let shard = cluster.shards.get(primary).map(|seen| &seen.record);
+    let member = fit.iter().find(|node| shard.is_some_and(|shard| shard.may_promote(node)));
+    member.cloned().ok_or_else(|| {
+        let why = "it is not in sync with its primary, and data would be lost; wait until `capstan redis show` reports \
+                   that it is";
+        wrong(first, why)
+    })
+}
+
+/// Accepts that a shard continues without data that no reachable node has. Refused while the shard is served.
+pub async fn accept_loss(
+    store: &Store,
+    name: &ClusterName,
+    primary: &Address,
+    with: Option<&Address>,
+) -> Result<Option<Address>, BrokerError> {
+    broker::accept_loss(store, name, primary, with).await
+}
+
+/// Makes a node that left the cluster the primary of a shard again, with the data that its host set aside.
+pub async fn recover(
+    store: &Store,
+    name: &ClusterName,
+    primary: &Address,
+    from: &Address,
+) -> Result<Place, BrokerError> {
+    broker::recover(store, name, primary, from).await
 }
 
 /// What a client needs to connect, as `capstan redis connect` prints it.
@@ -446,7 +544,7 @@ pub struct Connection {
     pub mode: Mode,
     /// Proxies to begin with, those with slots first.
     pub seeds: Vec<Address>,
-    /// Names that may connect; none: everybody.
+    /// Users that may connect; empty: no authentication is required.
     pub users: Vec<String>,
     /// A command that connects.
     pub example: String,
@@ -468,7 +566,7 @@ pub async fn connect(store: &Store, name: &ClusterName) -> Result<Connection, Br
         Mode::Cluster => " -c",
         Mode::Single => "",
     };
-    // redis-cli says who it is only if it has a password, however empty.
+    // redis-cli sends a user name only with a password, which may be empty.
     let user = match serving.users.first() {
         Some(user) => format!(" --user {name}/{} --askpass", user.name),
         None if serving.default => String::new(),
@@ -479,38 +577,4 @@ pub async fn connect(store: &Store, name: &ClusterName) -> Result<Connection, Br
     });
     let users = serving.users.into_iter().map(|user| user.name).collect();
     Ok(Connection { database: name.clone(), mode: serving.mode, seeds, users, example })
-}
-
-/// What one host's agent must know of one of its nodes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NodeWish {
-    /// The node.
-    pub node: Address,
-    /// Whose it is, and in which life of that name; nobody's: it is to be emptied.
-    pub owner: Option<(ClusterName, u64)>,
-    /// Bytes of data that it may hold; zero leaves it to the machine.
-    pub max_memory: u64,
-    /// What survives its process.
-    pub persistence: crate::spec::Persistence,
-}
-
-/// What the nodes of a host are to be. Pure, for the daemon that follows the tree with a view of its own.
-#[must_use]
-pub fn node_wishes(tree: &Tree, proxy: &Address) -> Vec<NodeWish> {
-    let Some(host) = tree.host(proxy) else { return Vec::new() };
-    let wish = |node: &Address| {
-        let owned = host
-            .copies
-            .get(node)
-            .map(|seen| &seen.record)
-            .filter(|_| host.owners.get(node).is_some_and(|owner| owner.record.0.is_some()));
-        let cluster = owned.and_then(|record| tree.cluster(&record.cluster_name));
-        NodeWish {
-            node: node.clone(),
-            owner: owned.map(|record| (record.cluster_name.clone(), record.incarnation)),
-            max_memory: cluster.and_then(|c| c.max_memory.as_ref()).map_or(0, |seen| seen.record),
-            persistence: cluster.map(|cluster| serving(cluster).persistence).unwrap_or_default(),
-        }
-    };
-    host.owners.keys().map(wish).collect()
 }

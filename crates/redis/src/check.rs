@@ -1,13 +1,17 @@
-//! What is wrong with the tree, in words, and how is it put right? Fix Inconsistent Data of the first document.
+//! What is inconsistent in the tree, and how is it repaired?
 //!
-//! Sound means: (a) every slot of an active cluster has exactly one owner; (b) every node is in at most one cluster,
-//! and clusters and hosts say the same about it; (c) no epoch is below one that was ever told; (d) nothing is left
-//! half-way without a task that completes it; (e) every registered node is free, in use or in quarantine, and in one of
-//! these only. Truth is the specification, the epochs, who owns which node, and the cluster's own node records (slots
-//! stand nowhere else); everything else is made from them.
+//! Consistent means: (a) every slot of an active cluster has exactly one owner; (b) every node is in at most
+//! one cluster, and the records of clusters and hosts agree about it; (c) no epoch is below one that was ever
+//! pushed; (d) no operation is incomplete without a task that completes it; (e) every registered node is
+//! free, in use or in quarantine, and in one of these only. The source of truth is the specification, the
+//! epochs, the owners of nodes, and the cluster's own node records (the only ones with slots); everything
+//! else is derived from them.
 
 mod clusters;
+mod health;
 mod hosts;
+
+pub use health::findings;
 
 use capstan_meta::{Store, clock};
 use serde::Serialize;
@@ -18,38 +22,38 @@ use crate::keys::ClusterName;
 /// Repairs of one call; each is a transaction of its own, on a fresh read.
 const MOST_REPAIRS: u32 = 10_000;
 
-/// Something that is wrong.
+/// An inconsistency.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// Which object.
+    /// The object.
     pub object: String,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
-    /// What puts it right.
+    /// What repairs it.
     pub remedy: String,
-    /// The transaction that does, if it can be done without a human.
+    /// The repairing transaction, if no operator is needed.
     #[serde(skip)]
     pub repair: Option<Draft>,
 }
 
-/// What a look at the whole tree found.
+/// The result of a check of the whole tree.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// What is wrong.
+    /// The inconsistencies.
     pub findings: Vec<Finding>,
-    /// What is recorded and waits to be completed, which is nothing wrong.
+    /// Recorded work that waits to be completed, which is not an inconsistency.
     pub pending: Vec<String>,
 }
 
 impl Report {
-    /// Whether everything is as it should be, and nothing is left to be completed.
+    /// Whether there are no findings and nothing is left to be completed.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.findings.is_empty() && self.pending.is_empty()
     }
 }
 
-/// Looks at the whole tree. Pure.
+/// Checks the whole tree. Pure.
 #[must_use]
 pub fn check(tree: &Tree, now: u64) -> Report {
     let mut report = Report::default();
@@ -57,7 +61,7 @@ pub fn check(tree: &Tree, now: u64) -> Report {
         report.findings.push(Finding {
             object: bad.key.clone(),
             problem: format!("its value cannot be read: {}", bad.reason),
-            remedy: "write a sound value with etcdctl, or delete the key and check again".to_owned(),
+            remedy: "write a valid value with etcdctl, or delete the key and check again".to_owned(),
             repair: hosts::copy_of_bad(tree, &bad.key),
         });
     }
@@ -71,16 +75,15 @@ pub fn check(tree: &Tree, now: u64) -> Report {
     report
 }
 
-/// What is recorded for a cluster and not completed.
+/// Recorded work of a cluster that is not completed.
 pub(crate) fn pending(name: &ClusterName, cluster: &ClusterTree) -> Vec<String> {
     let mut pending = Vec::new();
     if cluster.bump.is_some() {
-        pending.push(format!("cluster {name}: its hosts are to be told of a change"));
+        pending.push(format!("cluster {name}: its hosts are to be notified of a change"));
     }
     if cluster.creating.is_some() {
         let (has, wanted) = (cluster.primaries().count(), cluster.wanted_primaries());
-        pending
-            .push(format!("cluster {name}: nodes are to be created ({has} of {wanted} primaries are there)"));
+        pending.push(format!("cluster {name}: nodes are to be created ({has} of {wanted} primaries exist)"));
     }
     if cluster.rebalance.is_some() {
         pending.push(format!("cluster {name}: slots are to be spread evenly"));
@@ -98,16 +101,16 @@ pub(crate) fn pending(name: &ClusterName, cluster: &ClusterTree) -> Vec<String> 
     pending
 }
 
-/// What was put right, and what could not be.
+/// The result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fixed {
-    /// What was done, in order.
+    /// The repairs, in order.
     pub done: Vec<String>,
-    /// What a human must look at.
+    /// What an operator must look at.
     pub left: Vec<String>,
 }
 
-/// Puts everything right that can be, one guarded transaction after the other.
+/// Repairs everything that can be repaired, one guarded transaction after another.
 pub async fn fix(store: &Store) -> Result<Fixed, BrokerError> {
     let mut done: Vec<String> = Vec::new();
     settle(store, "the metadata", |tree, sofar| {

@@ -1,7 +1,8 @@
-//! What does a host do about Redis? It keeps its nodes as the metadata wants them, and frees those that it has emptied.
+//! What does a host do for Redis? It keeps its nodes in their desired state, and frees those that it has
+//! emptied.
 //!
-//! The proxy is told by coordinators; the nodes behind it follow the metadata directly: a view of the tree becomes a
-//! list of [`Wanted`] for the agent, and a node that the agent has emptied leaves quarantine.
+//! The proxy gets pushes from coordinators; the nodes behind it follow the metadata directly: a view of the
+//! tree becomes a list of [`Wanted`] for the agent, and a node that the agent has emptied leaves quarantine.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,50 +10,50 @@ use std::time::Duration;
 
 use capstan_control::tasks::TaskError;
 use capstan_meta::Store;
-use capstan_meta::view::View;
+use capstan_meta::view::{View, ViewOptions};
 use sha2::{Digest as _, Sha256};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::address::Address;
-use crate::agent::{Agent, Incarnation, Kind, NodeReport, NodeState, Persistence, Role, Wanted};
+use crate::agent::{Agent, Incarnation, Kind, NodeReport, NodeState, Order, Persistence, Role, Wanted};
 use crate::api::{NodeWish, node_wishes};
 use crate::broker::{HostTree, Tree, end_quarantine};
 use crate::keys::ClusterName;
 use crate::spec;
 use crate::status::Place;
 
-/// How often the agent's reports are looked at while the metadata is quiet: this long a node stays in quarantine after
-/// it was emptied.
+/// How often the agent's reports are checked without a change of the metadata: how long a node stays in
+/// quarantine after it was emptied.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What the passwords of nodes are, or are made from; all hosts of an installation share it.
+/// The passwords of nodes, or the secret they are derived from; all hosts of an installation share it.
 #[derive(Clone)]
 pub struct NodeSecret(Secret);
 
 #[derive(Clone)]
 enum Secret {
-    /// Each cluster has a password of its own, made from this.
+    /// Each cluster has a password derived from this.
     MadeFrom(Arc<str>),
-    /// Whoever runs the nodes has chosen it, or has chosen none.
+    /// Chosen by the operator of external nodes; `None`: no password.
     Given(Option<Arc<str>>),
 }
 
 impl NodeSecret {
-    /// Passwords that are made from this text, for nodes that we run.
+    /// Passwords derived from this text, for nodes that the host runs.
     #[must_use]
     pub fn new(text: &str) -> NodeSecret {
         NodeSecret(Secret::MadeFrom(text.into()))
     }
 
-    /// The password of nodes that somebody else runs.
+    /// The password of external nodes.
     #[must_use]
     pub fn given(password: Option<&str>) -> NodeSecret {
         NodeSecret(Secret::Given(password.map(Into::into)))
     }
 
-    /// The password of a cluster's nodes: the same for all of them, since replicas follow primaries on other hosts, and
-    /// another one in every life of the name.
+    /// The password of a cluster's nodes: the same for all of them, since replicas connect to primaries on
+    /// other hosts, and another one for every incarnation of the name.
     fn password(&self, owner: Option<&(ClusterName, Incarnation)>) -> Option<String> {
         let text = match &self.0 {
             Secret::MadeFrom(text) => text,
@@ -70,18 +71,18 @@ impl fmt::Debug for NodeSecret {
     }
 }
 
-/// Which host this is.
+/// The identity of a host.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// Where its proxy listens.
     pub proxy: Address,
-    /// Who runs its nodes.
+    /// What runs its nodes.
     pub nodes: Kind,
-    /// What their passwords are made from.
+    /// The secret of their passwords.
     pub secret: NodeSecret,
 }
 
-/// What every node of this host should be.
+/// The desired state of every node of this host.
 #[must_use]
 pub fn wanted(tree: &Tree, me: &Identity) -> Vec<Wanted> {
     node_wishes(tree, &me.proxy).into_iter().map(|wish| one_wanted(me, wish)).collect()
@@ -95,17 +96,32 @@ fn one_wanted(me: &Identity, wish: NodeWish) -> Wanted {
         kind: me.nodes,
         owner,
         max_memory: (wish.max_memory > 0).then_some(wish.max_memory),
+        eviction: wish.eviction,
         persistence: persistence(wish.persistence),
         password,
+        former: wish.former,
+        peers: wish.peers,
     }
 }
 
-/// Who of this host's nodes leads and who follows.
-fn roles(host: &HostTree) -> impl Iterator<Item = (Address, Role)> {
+/// The roles of a host's nodes.
+pub fn roles<'t>(tree: &'t Tree, host: &'t HostTree) -> impl Iterator<Item = (Address, Order)> {
     host.copies.iter().map(|(node, seen)| {
         let role = seen.record.replica_of.clone().map_or(Role::Primary, Role::ReplicaOf);
-        (node.clone(), role)
+        let shard = tree.cluster(&seen.record.cluster_name).and_then(|cluster| cluster.shards.get(node));
+        let order = match shard.map(|seen| &seen.record) {
+            Some(shard) => Order { role, succession: shard.succession, alone: shard.is_only(node) },
+            None => Order::from(role),
+        };
+        (node.clone(), order)
     })
+}
+
+/// The view options of a host: with frequent signs of life from the store, because roles change only with
+/// them.
+#[must_use]
+pub fn view_options() -> ViewOptions {
+    ViewOptions { heartbeat: LOOK_EVERY, ..ViewOptions::default() }
 }
 
 fn persistence(asked: spec::Persistence) -> Persistence {
@@ -116,7 +132,7 @@ fn persistence(asked: spec::Persistence) -> Persistence {
     }
 }
 
-/// Nodes in quarantine that hold nothing any more.
+/// Nodes in quarantine that are empty.
 fn emptied(host: &HostTree, report: impl Fn(&Address) -> Option<NodeReport>) -> Vec<Address> {
     let empty = |node: &Address| {
         report(node).is_some_and(|report| matches!(report.state, NodeState::Ready { owner: None, .. }))
@@ -124,7 +140,7 @@ fn emptied(host: &HostTree, report: impl Fn(&Address) -> Option<NodeReport>) -> 
     host.quarantine.keys().filter(|node| empty(node)).cloned().collect()
 }
 
-/// Keeps the nodes of this host until asked to stop. The view covers [`Tree::ranges`].
+/// Keeps the nodes of this host until it is stopped. The view covers [`Tree::ranges`].
 pub async fn keep(
     me: &Identity,
     agent: &Agent,
@@ -135,11 +151,15 @@ pub async fn keep(
     let mut changes = view.changes();
     loop {
         let tree = Tree::of(&changes.mark_seen());
-        agent.want(wanted(&tree, me));
+        // Roles first: a node must not be kept in a wrong role for a moment.
         if let Some(host) = tree.host(&me.proxy) {
             let epoch = host.epoch.as_ref().map(|seen| seen.record).unwrap_or_default();
-            agent.set_roles(epoch, roles(host));
+            agent.set_roles(epoch, roles(&tree, host));
         }
+        if let Some(at) = Instant::now().checked_sub(view.staleness()) {
+            agent.confirm_roles(at);
+        }
+        agent.want(wanted(&tree, me));
         free_emptied(me, agent, store, &tree).await;
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -152,7 +172,7 @@ pub async fn keep(
     }
 }
 
-/// A failure is told and tried again at the next look.
+/// A failure is logged and retried at the next check.
 async fn free_emptied(me: &Identity, agent: &Agent, store: &Store, tree: &Tree) {
     let Some(host) = tree.host(&me.proxy) else { return };
     let Some(epoch) = host.epoch.as_ref().map(|seen| seen.record) else { return };
@@ -160,7 +180,7 @@ async fn free_emptied(me: &Identity, agent: &Agent, store: &Store, tree: &Tree) 
     for node in emptied(host, |node| reports.get(node).cloned()) {
         let place = Place { proxy: me.proxy.clone(), node };
         if let Err(error) = end_quarantine(store, &place, epoch).await {
-            tracing::warn!(node = %place.node, %error, "an emptied node could not be freed");
+            tracing::warn!(node = %place.node, %error, "cannot free an emptied node");
         }
     }
 }

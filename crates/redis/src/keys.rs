@@ -1,34 +1,35 @@
-//! Every key of the Redis service and the record that it leads to. The only place of this crate with key text.
+//! Every key of the Redis service and its record. The only place of this crate with key text.
 //!
-//! The first document's keys and values are kept as it writes them. What had to be added stands in keys of its own
-//! beside them, or in JSON fields that an older reader ignores.
+//! The specification's keys and values are kept unchanged. Additions have keys of their own, or JSON fields
+//! that an older reader ignores.
 //!
-//! Truth for slots and roles is `/clusters/nodes/...`; `/hosts/<proxy>/nodes/...` is its copy, always written in the
-//! same transaction.
+//! The source of truth for slots and roles is `/clusters/nodes/...`; `/hosts/<proxy>/nodes/...` is a copy,
+//! always written in the same transaction.
 
 use capstan_control::epoch::Epoch;
 use capstan_control::failure::ReportKey;
+use capstan_control::keys::HostId;
 use capstan_meta::{keys, names};
 
+pub use capstan_redis_protocol::ClusterName;
+
 use crate::address::Address;
+use crate::shard::ShardRecord;
 use crate::spec::ClusterConfig;
 use crate::status::{MoveId, MoveProgress, MoveRecord, NodeRecord, Owner, Quarantine, Rebalance};
 
 names! {
-    /// Names a cluster; on the wire of a proxy the same name is a database (`dbname`).
-    pub struct ClusterName;
-
     /// Names a coordinator, for as long as it runs.
     pub struct ReportId;
 }
 
-capstan_meta::text_records!(ClusterName, ReportId);
+capstan_meta::text_records!(ReportId);
 
 keys! {
     /// Every key of the Redis service, in the order of the path.
     pub const CATALOGUE;
 
-    /// How a cluster is to be served: mode, users, persistence; and which life of the name this is.
+    /// How a cluster is served: mode, users, persistence; and the incarnation of its name.
     pub struct ConfigKey { cluster: ClusterName } at "/clusters/config/{cluster}" => ClusterConfig {
         writer: "the broker",
         lifetime: Durable,
@@ -39,7 +40,7 @@ keys! {
         ],
     }
 
-    /// How often a cluster has changed. The cluster exists as long as this key does.
+    /// The epoch of a cluster. The cluster exists as long as this key does.
     pub struct ClusterEpochKey { cluster: ClusterName } at "/clusters/epoch/{cluster}" => Epoch {
         writer: "the broker, with every change of the cluster",
         lifetime: Durable,
@@ -49,18 +50,18 @@ keys! {
         ],
     }
 
-    /// The highest epoch that a deleted cluster had: a new one of that name begins above it.
+    /// The highest epoch of a deleted cluster: a new one of that name begins above it.
     pub struct LastClusterEpochKey { cluster: ClusterName } at "/clusters/last_epoch/{cluster}" => Epoch {
         writer: "the broker, when it deletes a cluster",
         lifetime: Durable,
         prefixes: [
-            /// The last epoch of every name that was deleted.
+            /// The last epoch of every deleted name.
             pub struct LastClusterEpochs {} at "/clusters/last_epoch/",
         ],
     }
 
-    /// A node of a cluster, with its slots: the truth about both. It belongs to a cluster that is being deleted if the
-    /// cluster has no epoch.
+    /// A node of a cluster, with its slots: the source of truth for both. Without an epoch of the cluster,
+    /// the cluster is being deleted.
     pub struct ClusterNodeKey { cluster: ClusterName, node: Address }
         at "/clusters/nodes/{cluster}/{node}" => NodeRecord {
         writer: "the broker",
@@ -73,7 +74,20 @@ keys! {
         ],
     }
 
-    /// Bytes of data that a node of the cluster may hold; zero leaves it to the machine.
+    /// A shard, by its primary: its lineage, the nodes that may be promoted, and what it waits for.
+    pub struct ShardKey { cluster: ClusterName, primary: Address }
+        at "/clusters/shards/{cluster}/{primary}" => ShardRecord {
+        writer: "coordinators, while the primary is healthy; the broker, with every change of the primary",
+        lifetime: Durable,
+        prefixes: [
+            /// Every shard of every cluster.
+            pub struct Shards {} at "/clusters/shards/",
+            /// Every shard of one cluster.
+            pub struct ShardsOf { cluster: ClusterName } at "/clusters/shards/{cluster}/",
+        ],
+    }
+
+    /// Bytes of data that a node of the cluster may hold; zero: no limit.
     pub struct MaxMemoryKey { cluster: ClusterName } at "/clusters/spec/node_max_memory/{cluster}" => u64 {
         writer: "the broker",
         lifetime: Durable,
@@ -83,7 +97,7 @@ keys! {
         ],
     }
 
-    /// How many nodes with slots (primaries) the cluster is to have.
+    /// The desired number of nodes with slots (primaries).
     pub struct NodeNumberKey { cluster: ClusterName } at "/clusters/spec/node_number/{cluster}" => u32 {
         writer: "the broker",
         lifetime: Durable,
@@ -93,7 +107,7 @@ keys! {
         ],
     }
 
-    /// How many replicas each primary is to have.
+    /// The desired number of replicas of each primary.
     pub struct ReplicasKey { cluster: ClusterName } at "/clusters/spec/replicas/{cluster}" => u32 {
         writer: "the broker",
         lifetime: Durable,
@@ -103,18 +117,18 @@ keys! {
         ],
     }
 
-    /// A coordinator that is up. The value is its report id again.
+    /// A live coordinator. The value is its report id.
     pub struct CoordinatorKey { address: Address, report_id: ReportId }
         at "/coordinators/{address}/report_id/{report_id}" => ReportId {
         writer: "each coordinator",
         lifetime: Leased,
         prefixes: [
-            /// Every coordinator that is up.
+            /// Every live coordinator.
             pub struct Coordinators {} at "/coordinators/",
         ],
     }
 
-    /// A cluster is being deleted: its name is not free until its last node is. Seconds since 1970.
+    /// A cluster is being deleted: its name is in use until its last node is released. Seconds since 1970.
     pub struct DeletingKey { cluster: ClusterName } at "/deleting/clusters/nodes/{cluster}" => i64 {
         writer: "the broker; removed with the last node of the cluster",
         lifetime: Durable,
@@ -124,7 +138,7 @@ keys! {
         ],
     }
 
-    /// One coordinator cannot reach a proxy. Seconds since 1970, for people; nobody compares them.
+    /// One coordinator cannot reach a proxy. Seconds since 1970, for operators only.
     pub struct FailureKey { address: Address, report_id: ReportId } at "/failures/{address}/{report_id}" => i64 {
         writer: "each coordinator, for as long as it cannot reach the proxy",
         lifetime: Leased,
@@ -134,7 +148,29 @@ keys! {
         ],
     }
 
-    /// Who uses a node: the name of a cluster, or nothing (the empty string) when it is free.
+    /// A coordinator that may grant proxies the right to serve without the store. The value is the report id of its
+    /// present life.
+    pub struct GranterKey { controller: HostId } at "/capstan/redis/granters/{controller}" => ReportId {
+        writer: "each coordinator; removed when it stops, or has been gone for longer than it may grant",
+        lifetime: Durable,
+        prefixes: [
+            /// Every such coordinator.
+            pub struct Granters {} at "/capstan/redis/granters/",
+        ],
+    }
+
+    /// A report of a coordinator from which the proxy has received a grant that named it. Seconds since 1970, for people.
+    pub struct AcknowledgedKey { address: Address, report_id: ReportId }
+        at "/capstan/redis/acknowledged/{address}/{report_id}" => i64 {
+        writer: "each coordinator, in the transaction of its report",
+        lifetime: Leased,
+        prefixes: [
+            /// Every such report.
+            pub struct Acknowledgments {} at "/capstan/redis/acknowledged/",
+        ],
+    }
+
+    /// The cluster that uses a node; the empty string if it is free.
     pub struct OwnerKey { proxy: Address, node: Address } at "/hosts/all_nodes/{proxy}/{node}" => Owner {
         writer: "the broker",
         lifetime: Durable,
@@ -146,8 +182,8 @@ keys! {
         ],
     }
 
-    /// How often what a proxy must know has changed: the epoch of the messages that it gets. The host exists as long
-    /// as this key does.
+    /// The epoch of the messages to a proxy, bumped with every change of their content. The host exists as
+    /// long as this key does.
     pub struct HostEpochKey { proxy: Address } at "/hosts/epoch/{proxy}" => Epoch {
         writer: "the broker; coordinators when they complete `bump_epoch_for_cluster_hosts`",
         lifetime: Durable,
@@ -157,19 +193,19 @@ keys! {
         ],
     }
 
-    /// The highest epoch of a host that was removed: its proxy remembers it, so a return begins above it.
+    /// The highest epoch of a removed host: its proxy remembers it, so a new registration begins above it.
     pub struct LastHostEpochKey { proxy: Address } at "/hosts/last_epoch/{proxy}" => Epoch {
         writer: "the broker, when it removes a host",
         lifetime: Durable,
         prefixes: [
-            /// The last epoch of every host that was removed.
+            /// The last epoch of every removed host.
             pub struct LastHostEpochs {} at "/hosts/last_epoch/",
         ],
     }
 
-    /// A node that was in use and has not been emptied since. It has no owner and gets none.
+    /// A node that was in use and has not been emptied since. It has no owner and cannot be assigned.
     pub struct QuarantineKey { proxy: Address, node: Address } at "/hosts/quarantine/{proxy}/{node}" => Quarantine {
-        writer: "the broker, with the release of a node; removed when its host says that it is empty",
+        writer: "the broker, with the release of a node; removed when its host reports that it is empty",
         lifetime: Durable,
         prefixes: [
             /// Every node in quarantine.
@@ -179,9 +215,9 @@ keys! {
         ],
     }
 
-    /// A node in use, by its host: a copy of what stands under its cluster.
+    /// A node in use, by its host: a copy of the cluster's record.
     pub struct HostNodeKey { proxy: Address, node: Address } at "/hosts/{proxy}/nodes/{node}" => NodeRecord {
-        writer: "the broker, with the truth in one transaction",
+        writer: "the broker, with the cluster's record in one transaction",
         lifetime: Durable,
         prefixes: [
             /// Every node in use, on every host.
@@ -191,7 +227,7 @@ keys! {
         ],
     }
 
-    /// Numbers moves: the last number that was given out.
+    /// The last move id that was issued.
     pub struct TaskEpochKey {} at "/tasks/epoch" => Epoch {
         writer: "the broker, with every move that it records",
         lifetime: Durable,
@@ -201,7 +237,7 @@ keys! {
         ],
     }
 
-    /// Slots on their way to another node: the intent.
+    /// A move of slots to another node.
     pub struct MoveKey { cluster: ClusterName, id: MoveId } at "/tasks/moves/{cluster}/{id}" => MoveRecord {
         writer: "the broker; removed by the transaction that commits or cancels the move",
         lifetime: Durable,
@@ -213,7 +249,7 @@ keys! {
         ],
     }
 
-    /// Hosts of this cluster must be told: something of it has changed. Seconds since 1970.
+    /// A change of this cluster has to be pushed to its hosts. Seconds since 1970.
     pub struct BumpTaskKey { cluster: ClusterName }
         at "/tasks/operation/bump_epoch_for_cluster_hosts/{cluster}" => i64 {
         writer: "the broker, in the transaction of the change; removed with the bump",
@@ -224,7 +260,7 @@ keys! {
         ],
     }
 
-    /// The cluster has fewer nodes than its specification asks for. Seconds since 1970.
+    /// The cluster has fewer nodes than its specification requires. Seconds since 1970.
     pub struct CreateNodesTaskKey { cluster: ClusterName } at "/tasks/operation/create_nodes/{cluster}" => i64 {
         writer: "the broker, when it creates or grows a cluster; removed with the last missing node",
         lifetime: Durable,
@@ -234,9 +270,9 @@ keys! {
         ],
     }
 
-    /// Slots are to be spread evenly over the cluster's nodes, and away from those that retire.
+    /// Slots are to be spread evenly over the cluster's nodes, and away from retiring ones.
     pub struct RebalanceTaskKey { cluster: ClusterName } at "/tasks/operation/rebalance/{cluster}" => Rebalance {
-        writer: "the broker; removed when nothing is left to move and nobody left to retire",
+        writer: "the broker; removed when nothing is left to move or to retire",
         lifetime: Durable,
         prefixes: [
             /// Every such task.
@@ -244,7 +280,7 @@ keys! {
         ],
     }
 
-    /// Nodes of a deleted cluster are to be released. The value is the cluster's name again.
+    /// Nodes of a deleted cluster are to be released. The value is the cluster's name.
     pub struct RemoveNodesTaskKey { cluster: ClusterName }
         at "/tasks/operation/remove_nodes/{cluster}" => ClusterName {
         writer: "the broker, in the transaction of the deletion; removed with the last node",
@@ -255,7 +291,7 @@ keys! {
         ],
     }
 
-    /// How far a move is, as its source last said. For people: no decision is made on it.
+    /// The progress of a move, as last reported by its source. For operators; no decision depends on it.
     pub struct ProgressKey { cluster: ClusterName, id: MoveId } at "/tasks/progress/{cluster}/{id}" => MoveProgress {
         writer: "coordinators; removed with the move",
         lifetime: Durable,

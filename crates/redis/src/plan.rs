@@ -1,5 +1,5 @@
-//! What comes next? Pure: from the tree (and what proxies say) to the next transaction. Coordinators carry it out;
-//! several of them may plan the same step, and its guards let one through.
+//! What comes next? Pure: from the tree (and the proxies' reports) to the next transaction. Coordinators
+//! commit it; several of them may plan the same step, and its guards let one succeed.
 
 use crate::broker::{
     ClusterTree, Creation, Draft, Spreading, Tree, plan_bump, plan_nodes, plan_release, plan_spreading,
@@ -10,10 +10,10 @@ use crate::keys::ClusterName;
 /// The next transactions, and what is waited for.
 #[derive(Debug, Default)]
 pub struct Steps {
-    /// Transactions that can be tried now, the most urgent first. Each is made from the same tree: after one of them,
-    /// plan again.
+    /// Transactions that can be tried now, the most urgent first. All are planned from the same tree: after
+    /// one of them, plan again.
     pub commits: Vec<Draft>,
-    /// What is waited for, in words.
+    /// What is waited for, as text.
     pub waits: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ impl Steps {
     }
 }
 
-/// What was recorded and is not completed: the tasks of the documents and of ours.
+/// The steps of recorded work that is not completed.
 #[must_use]
 pub fn recorded(tree: &Tree, now: u64) -> Steps {
     let mut steps = Steps::default();
@@ -47,9 +47,7 @@ fn complete(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, now: u64, st
         Creation::Complete => {}
         Creation::Next(draft) => steps.commits.push(draft),
         Creation::Lacks(missing) => {
-            steps
-                .waits
-                .push(format!("cluster {name}: no node can be taken; {} are missing", missing.unplaced));
+            steps.waits.push(format!("cluster {name}: no free node; {} are missing", missing.unplaced));
         }
     }
     steps.commits.extend(plan_start(tree, name, now));

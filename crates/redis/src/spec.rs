@@ -1,19 +1,21 @@
-//! What do users ask for? The size of a cluster, and how it is served.
+//! What do users request? The size of a cluster, and how it is served.
 
 use capstan_meta::json_records;
 use capstan_meta::record::Extra;
 use serde::{Deserialize, Serialize};
 
-/// Most primaries of one cluster: every one has at least a few slots, and every proxy a line for each.
+pub use capstan_redis_protocol::nmctl::Acks;
+
+/// Most primaries of one cluster: every one has at least a few slots, and every proxy has an entry for each.
 pub const MAX_NODES: u32 = 1000;
 /// Most replicas of one primary; more only slow it down.
 pub const MAX_REPLICAS: u32 = 5;
 /// Most nodes of one host: they are registered in one transaction.
 pub const MAX_NODES_PER_HOST: usize = 60;
-/// Longest name of a cluster; it stands in every message to every proxy.
+/// Longest name of a cluster; it is part of every message to every proxy.
 pub const MAX_CLUSTER_NAME: usize = 64;
 
-/// What a new cluster is to be.
+/// The specification of a new cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterSpec {
     /// Nodes with slots.
@@ -21,7 +23,7 @@ pub struct ClusterSpec {
     /// Replicas of each of them, on other hosts.
     #[serde(default)]
     pub replicas: u32,
-    /// Bytes of data that a node may hold; zero leaves it to the machine.
+    /// Bytes of data that a node may hold; zero: no limit.
     #[serde(default)]
     pub max_memory: u64,
     /// How it is served.
@@ -30,44 +32,55 @@ pub struct ClusterSpec {
 }
 
 impl ClusterSpec {
-    /// A cluster of so many nodes without replicas, with defaults for everything else.
+    /// A cluster of this many nodes without replicas, with defaults for everything else.
     #[must_use]
     pub fn of(nodes: u32) -> ClusterSpec {
         ClusterSpec { nodes, replicas: 0, max_memory: 0, serving: Serving::default() }
     }
 }
 
-/// What clients of a database see: what `SETCONF` tells to proxies.
+/// How a database is served: what `SETCONF` pushes to proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Serving {
-    /// How clients of other proxies' keys are answered.
+    /// What a client gets for a key of another proxy.
     #[serde(default)]
     pub mode: Mode,
-    /// Whether commands with keys of several slots are split and merged, where Redis Cluster refuses them.
+    /// Whether commands with keys in several slots are split and merged, where Redis Cluster refuses them.
     #[serde(default)]
     pub split: bool,
-    /// Who may connect; nobody listed: everybody.
+    /// Which nodes must have a write before it is acknowledged.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub acks: Acks,
+    /// The users that may connect; empty: no authentication is required.
     #[serde(default)]
     pub users: Vec<User>,
-    /// Whether clients that name no cluster use this one, where a proxy serves several.
+    /// Whether clients that name no cluster use this one if a proxy serves several.
     #[serde(default)]
     pub default: bool,
     /// What survives the end of a node's process.
     #[serde(default)]
     pub persistence: Persistence,
+    /// Whether data may be dropped to stay available: a shard that lost its data continues empty, and keys
+    /// are evicted when the memory is full.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cache: bool,
     /// Fields of newer versions.
     #[serde(flatten)]
     pub extra: Extra,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// What a client gets for a key of another proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// `MOVED`: clients know clusters.
+    /// `MOVED`, for cluster clients.
     #[default]
     Cluster,
-    /// The answer: the proxy forwards, for clients that know no clusters.
+    /// The reply itself: the proxy forwards, for clients without cluster support.
     Single,
 }
 
@@ -80,19 +93,19 @@ pub enum Persistence {
     None,
     /// All but about the last second.
     Aof,
-    /// What was there at the last snapshot.
+    /// The state at the last snapshot.
     Rdb,
 }
 
-/// Somebody who may connect.
+/// A user that may connect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     /// The name.
     pub name: String,
-    /// SHA-256 of each password, in hex; none: the name is enough.
+    /// SHA-256 of each password, in hex; empty: no password is needed.
     #[serde(default)]
     pub password_sha256: Vec<String>,
-    /// What they may do.
+    /// What the user may do.
     #[serde(default)]
     pub commands: Commands,
 }
@@ -101,20 +114,20 @@ pub struct User {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Commands {
-    /// Everything that clients may do at all.
+    /// Everything that clients may do.
     #[default]
     All,
-    /// Commands that change nothing.
+    /// Read-only commands.
     Read,
 }
 
 /// The configuration of a cluster as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterConfig {
-    /// Which life of the name this is: the epoch that it began with. A name that was deleted and created again has
-    /// another one, so that no node serves the data of a predecessor.
+    /// The incarnation of the name: the epoch that it began with. A name that was deleted and created again
+    /// has a new one, so that no node serves the data of a predecessor.
     pub incarnation: u64,
-    /// Who asked for it, so that a request with an unknown outcome finds its own cluster again.
+    /// The id of the creating request, so that a request with an unknown outcome finds its own cluster.
     #[serde(default)]
     pub request: String,
     /// How it is served.

@@ -1,4 +1,4 @@
-//! What is, as the tree says it: nodes with their slots, owners, moves, quarantine.
+//! What is the recorded state? Nodes with their slots, owners, moves, quarantine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,18 +12,18 @@ use crate::address::Address;
 use crate::keys::ClusterName;
 use crate::slots::SlotRange;
 
-/// What a node is in its cluster.
+/// The role of a node in its cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// It has slots, or may get some.
     #[default]
     Primary,
-    /// It follows a primary.
+    /// It replicates from a primary.
     Replica,
 }
 
-/// A node of a cluster. The first four fields are the document's; the others are ours.
+/// A node of a cluster. The first four fields are given by the specification; the others are additions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     /// Where the node listens.
@@ -34,13 +34,13 @@ pub struct NodeRecord {
     pub cluster_name: ClusterName,
     /// Its slots, in order.
     pub slots: Vec<SlotEntry>,
-    /// What it is.
+    /// Its role.
     #[serde(default)]
     pub role: Role,
     /// Its primary, if it is a replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica_of: Option<Address>,
-    /// Which life of the cluster's name its data belongs to.
+    /// The incarnation of the cluster's name that its data belongs to.
     #[serde(default)]
     pub incarnation: u64,
     /// Fields of newer versions.
@@ -76,7 +76,7 @@ impl NodeRecord {
         self.role == Role::Primary
     }
 
-    /// The ranges that it answers for: stable ones and those that are on their way out.
+    /// The ranges that it serves: stable and migrating ones.
     pub fn owned(&self) -> impl Iterator<Item = SlotRange> {
         let owned = |entry: &SlotEntry| match entry.tag {
             Tag::Stable | Tag::Migrating(_) => Some(entry.range),
@@ -85,31 +85,31 @@ impl NodeRecord {
         self.slots.iter().filter_map(owned)
     }
 
-    /// How many slots it answers for.
+    /// The number of slots that it serves.
     #[must_use]
     pub fn slot_count(&self) -> u32 {
         self.owned().map(SlotRange::len).sum()
     }
 
-    /// Whether anything of it is being moved, in or out.
+    /// Whether any of its ranges is migrating or importing.
     #[must_use]
     pub fn is_moving(&self) -> bool {
         self.slots.iter().any(|entry| entry.tag != Tag::Stable)
     }
 }
 
-/// A range of slots of a node and what is happening to it, as the document writes it: `{start, end, tag}`.
+/// A range of slots of a node and its tag, as stored: `{start, end, tag}`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "StoredSlots", into = "StoredSlots")]
 pub struct SlotEntry {
     /// Which slots.
     pub range: SlotRange,
-    /// What is happening to them.
+    /// The tag.
     pub tag: Tag,
 }
 
 impl SlotEntry {
-    /// Slots to which nothing is happening.
+    /// Slots that are not moving.
     #[must_use]
     pub fn stable(range: SlotRange) -> SlotEntry {
         SlotEntry { range, tag: Tag::Stable }
@@ -140,21 +140,21 @@ impl From<SlotEntry> for StoredSlots {
     }
 }
 
-/// What is happening to a range. As text: nothing, `migrating <dst_proxy> <dst_node> move=<id> epoch=<epoch>`, or
+/// The tag of a range. As text: empty, `migrating <dst_proxy> <dst_node> move=<id> epoch=<epoch>`, or
 /// `importing <src_proxy> <src_node> move=<id> epoch=<epoch>`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tag {
-    /// Nothing.
+    /// Not moving.
     #[default]
     Stable,
-    /// The node owns it and copies it to the one named here.
+    /// The node owns it and copies it to this target.
     Migrating(MoveEnd),
-    /// The node receives it from the one named here, which owns it.
+    /// The node receives it from this source, which owns it.
     Importing(MoveEnd),
 }
 
 impl Tag {
-    /// The move that the range is part of.
+    /// The other end of the move, if the range moves.
     #[must_use]
     pub fn end(&self) -> Option<&MoveEnd> {
         match self {
@@ -164,7 +164,7 @@ impl Tag {
     }
 }
 
-/// The other end of a move, and which one it is.
+/// The other end of a move, and its id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MoveEnd {
     /// The other proxy.
@@ -173,7 +173,8 @@ pub struct MoveEnd {
     pub node: Address,
     /// Which move.
     pub id: MoveId,
-    /// The epoch of the cluster at which the two ends were put together: another target is another epoch.
+    /// The pairing: the epoch of the cluster at which the two ends were paired. Another target has another
+    /// epoch.
     pub epoch: Epoch,
 }
 
@@ -222,7 +223,7 @@ fn parse_tag(text: &str) -> Option<Tag> {
     }
 }
 
-/// Who uses a node: a cluster, or nobody (written as nothing).
+/// The cluster that uses a node, or none (the empty string).
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(pub Option<ClusterName>);
 
@@ -240,7 +241,7 @@ impl FromStr for Owner {
     }
 }
 
-/// Numbers a move, over all clusters.
+/// The id of a move, unique over all clusters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct MoveId(pub u64);
@@ -276,7 +277,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// How far the recorded intent of a move is.
+/// The state of a recorded move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveState {
@@ -286,27 +287,27 @@ pub enum MoveState {
     Copying,
 }
 
-/// Slots on their way to another node.
+/// The record of a move.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveRecord {
     /// First slot.
     pub start: u16,
     /// Last slot.
     pub end: u16,
-    /// Who has them.
+    /// The current owner.
     pub source: Place,
-    /// Who gets them.
+    /// The target.
     pub target: Place,
-    /// How far it is.
+    /// Its state.
     pub state: MoveState,
-    /// The epoch of the cluster at which its ends were put together; "never told" while it is queued.
+    /// The epoch of the cluster at which its ends were paired; zero while it is queued.
     pub epoch: Epoch,
-    /// Why, in words.
+    /// Why it was requested.
     pub why: String,
-    /// Who asked for it, so that a request with an unknown outcome finds its own moves again.
+    /// The id of the request, so that a request with an unknown outcome finds its own moves.
     #[serde(default)]
     pub request: String,
-    /// When it was asked for, in seconds since 1970.
+    /// When it was requested, in seconds since 1970.
     pub asked_at: u64,
     /// Fields of newer versions.
     #[serde(flatten)]
@@ -314,17 +315,17 @@ pub struct MoveRecord {
 }
 
 impl MoveRecord {
-    /// The slots; nothing if the record holds no range.
+    /// The slots; `None` if the record has no valid range.
     #[must_use]
     pub fn range(&self) -> Option<SlotRange> {
         SlotRange::new(self.start.into(), self.end.into()).ok()
     }
 }
 
-/// How far a move is, in numbers.
+/// The progress of a move.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveProgress {
-    /// What the source is doing.
+    /// The stage at the source.
     #[serde(default)]
     pub phase: String,
     /// Keys copied so far.
@@ -336,10 +337,10 @@ pub struct MoveProgress {
     /// Passes over the range so far.
     #[serde(default)]
     pub pass: u64,
-    /// Keys that were written since they were copied.
+    /// Keys written since they were copied.
     #[serde(default)]
     pub dirty: u64,
-    /// When this was said, in seconds since 1970.
+    /// When it was reported, in seconds since 1970.
     #[serde(default)]
     pub at: u64,
     /// Fields of newer versions.
@@ -347,27 +348,27 @@ pub struct MoveProgress {
     pub extra: Extra,
 }
 
-/// Why a node is kept out of use.
+/// Why a node is in quarantine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quarantine {
-    /// Whose data is on it.
+    /// The owner of its data.
     pub cluster: ClusterName,
-    /// Which life of that name.
+    /// The incarnation of that name.
     pub incarnation: u64,
-    /// The epoch of its host that told the proxy to let go of it.
+    /// The epoch of its host at which the proxy gives it up.
     pub epoch: Epoch,
-    /// Why it was released, in words.
+    /// Why it was released.
     pub why: String,
     /// Since when, in seconds since 1970.
     pub since: u64,
 }
 
-/// The wish to spread slots evenly.
+/// The task to spread slots evenly.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebalance {
-    /// When it was asked for, in seconds since 1970.
+    /// When it was requested, in seconds since 1970.
     pub asked_at: u64,
-    /// Nodes that give everything away and then leave the cluster.
+    /// Nodes that give up all slots and then leave the cluster.
     #[serde(default)]
     pub retire: Vec<Address>,
     /// Fields of newer versions.

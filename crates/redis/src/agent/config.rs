@@ -1,4 +1,4 @@
-//! What is a redis-server told at its start? The text of its configuration file.
+//! How is a redis-server configured at its start? The text of its configuration file.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -7,25 +7,25 @@ use super::wanted::{Persistence, Wanted};
 
 /// Connections to one node: the proxy's workers need few, its blocked clients one each.
 const MAX_CLIENTS: u32 = 10_000;
-/// What a replica may miss before it needs everything again.
+/// The replication backlog: what a replica may miss before it needs a full sync.
 const BACKLOG: &str = "16mb";
-/// First version that can switch `DEBUG` and `MODULE` off; older ones refuse to start with words they do not know.
+/// First version that can disable `DEBUG` and `MODULE`; older ones refuse to start with unknown settings.
 const FIRST_WITH_COMMAND_SWITCHES: u32 = 7;
 
-/// The server program's major version; Valkey goes on counting where Redis 7 left.
+/// The server's major version; Valkey continues the numbering after Redis 7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(pub u32);
 
 impl Version {
-    /// Reads `Redis server v=7.0.15 sha=...` or `Valkey server v=8.0.1 ...`.
+    /// Parses `Redis server v=7.0.15 sha=...` or `Valkey server v=8.0.1 ...`.
     pub(super) fn parse(text: &str) -> Option<Version> {
         let number = text.split_whitespace().find_map(|word| word.strip_prefix("v="))?;
         number.split('.').next()?.parse().ok().map(Version)
     }
 }
 
-/// The whole file. The process starts behind the password `lock`, which nobody else knows, until it is known what it
-/// holds: neither a client nor a replica can take an emptied node for the real one.
+/// The whole file. The process starts with the secret password `lock` until its data is checked: no client or
+/// replica can mistake an emptied node for the real one.
 pub(super) fn text(wanted: &Wanted, dir: &Path, lock: &str, version: Version) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
@@ -39,7 +39,6 @@ pub(super) fn text(wanted: &Wanted, dir: &Path, lock: &str, version: Version) ->
     line("daemonize", "no");
     line("databases", "1");
     line("maxclients", &MAX_CLIENTS.to_string());
-    line("maxmemory-policy", "noeviction");
     line("repl-backlog-size", BACKLOG);
     line("repl-diskless-sync", "yes");
     line("repl-diskless-sync-delay", "0");
@@ -57,7 +56,7 @@ pub(super) fn text(wanted: &Wanted, dir: &Path, lock: &str, version: Version) ->
     text
 }
 
-/// Settings that follow from what is wanted and can be changed while the process runs.
+/// Settings that can be changed while the process runs.
 pub(super) fn changeable(wanted: &Wanted) -> Vec<(&'static str, String)> {
     let (append_only, save) = match wanted.persistence {
         Persistence::None => ("no", ""),
@@ -66,13 +65,14 @@ pub(super) fn changeable(wanted: &Wanted) -> Vec<(&'static str, String)> {
     };
     vec![
         ("maxmemory", wanted.max_memory.unwrap_or(0).to_string()),
+        ("maxmemory-policy", (if wanted.eviction { "allkeys-lru" } else { "noeviction" }).to_owned()),
         ("appendonly", append_only.to_owned()),
         ("save", save.to_owned()),
         ("masterauth", wanted.password.clone().unwrap_or_default()),
     ]
 }
 
-/// A value as the file's grammar wants it, whatever is in it.
+/// A quoted value in the file's grammar.
 fn quoted(value: &str) -> String {
     let mut text = String::from('"');
     for byte in value.bytes() {
@@ -97,7 +97,10 @@ mod tests {
             node,
             owner: None,
             max_memory: Some(64 << 20),
+            eviction: false,
             persistence,
+            former: super::super::wanted::Former::Erased,
+            peers: Vec::new(),
             password: Some("a\"b\n".to_owned()),
             kind: super::super::wanted::Kind::Supervised,
         }

@@ -1,22 +1,27 @@
-//! Whose data does a node hold, and is it all there? Decided from what is remembered and what is seen.
+//! Whose data does a node hold, and is it complete? Decided from the record and the observed state.
+
+use capstan_redis_proxy::nodes::Data;
 
 use super::probe::Seen;
 use super::record::Record;
-use super::wanted::{Kind, Persistence, Role, Wanted};
+use super::wanted::{Kind, Order, Persistence, Role, Wanted};
+use crate::shard::Succession;
 
 /// What a change of owner means for the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Handover {
-    /// It is the owner's.
+pub enum Handover {
+    /// It belongs to the owner.
     Keep,
-    /// It was nobody's and nothing is there: only the name changes.
+    /// It had no owner and is empty: only the label changes.
     Relabel,
-    /// It is somebody else's: it goes before anything else happens.
+    /// It belongs to another owner: it is removed before anything else happens.
     Wipe,
 }
 
-/// `keys` is what the running process holds; `None` if none runs.
-pub(super) fn handover(record: &Record, wanted: &Wanted, keys: Option<u64>) -> Handover {
+/// Decides what a change of owner means for the data. `keys` is the number of keys of the running process; `None` if
+/// none runs.
+#[must_use]
+pub fn handover(record: &Record, wanted: &Wanted, keys: Option<u64>) -> Handover {
     if record.owner == wanted.owner {
         Handover::Keep
     } else if record.owner.is_none() && !record.had_keys && keys == Some(0) {
@@ -26,52 +31,75 @@ pub(super) fn handover(record: &Record, wanted: &Wanted, keys: Option<u64>) -> H
     }
 }
 
-/// What is to be thought of a process that answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It reads its data from disk.
-    Loading,
-    /// It may serve.
-    Sound,
-    /// It is a primary that had, or may have had, keys in its last life and has none in this one.
-    Lost,
-}
-
-/// Only the first look at a life decides: keys that vanish later were deleted. A replica that comes back empty gets
-/// everything from its primary. A loss that an operator or coordinator has accepted is none.
+/// How much of its data a process holds that replies and is not loading. Only the first observation of a
+/// process decides: keys that disappear later were deleted.
 ///
-/// Between two looks a node may have got its first keys, and sent them to a replica. So one that keeps nothing on disk
-/// counts as lost whenever it was ready before: an empty node too many is cheap, a replica that is wiped is not.
-pub(super) fn verdict(record: &Record, wanted: &Wanted, seen: &Seen, role: &Role, accepted: bool) -> Verdict {
-    let new_life = record.run_id != seen.run_id;
-    let leads = *role == Role::Primary;
+/// Between two observations a node may have received its first keys and replicated them. So a node without
+/// persistence counts as empty whenever it was ready before: a false empty node is cheap, an erased replica
+/// is not.
+#[must_use]
+pub fn data(record: &Record, wanted: &Wanted, seen: &Seen) -> Data {
+    if record.run_id == seen.run_id {
+        return record.data;
+    }
     let forgets = match (wanted.kind, wanted.persistence) {
         (Kind::Supervised, Persistence::None | Persistence::Rdb) => !record.saved,
         (Kind::Supervised, Persistence::Aof) | (Kind::External, _) => false,
     };
     let was_ready = record.owner.is_some() && !record.run_id.is_empty();
     let had_keys = record.had_keys || (forgets && was_ready);
-    if seen.loading {
-        Verdict::Loading
-    } else if new_life && had_keys && seen.keys == 0 && leads && !accepted {
-        Verdict::Lost
-    } else {
-        Verdict::Sound
+    match (had_keys, seen.keys) {
+        (true, 0) => Data::Gone,
+        (true, _) if forgets => Data::Older,
+        (true, _) => Data::Whole.min(record.data),
+        // It never had any data that it could lack.
+        (false, _) => record.data,
     }
 }
 
-/// What to do so that a node has its role.
+/// The judgment of a process that replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RoleStep {
+pub enum Verdict {
+    /// It is loading its data from disk.
+    Loading,
+    /// It may serve.
+    Sound,
+    /// A primary that restarted with less than it had, while another node may have everything.
+    Older,
+    /// A primary that had, or may have had, keys in its last process and has none now.
+    Lost,
+}
+
+/// Judges a process that replies. A replica that restarts with less gets everything from its primary. A loss accepted by
+/// an operator is not a loss. An older snapshot is what the cluster's persistence promises, if no other node has more.
+/// The successor in a planned handover that restarted has no link to the previous primary, which may have written since.
+#[must_use]
+pub fn verdict(record: &Record, seen: &Seen, order: &Order, accepted: bool) -> Verdict {
+    let leads = order.role == Role::Primary && !accepted;
+    let outdated = record.followed && order.succession == Succession::Agreed;
+    match record.data {
+        _ if seen.loading => Verdict::Loading,
+        Data::Gone if leads => Verdict::Lost,
+        Data::Older if leads && !order.alone => Verdict::Older,
+        Data::Whole if leads && !order.alone && outdated => Verdict::Older,
+        Data::Current | Data::Whole | Data::Older | Data::Gone => Verdict::Sound,
+    }
+}
+
+/// The next step to a node's role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoleStep {
     /// Nothing.
     Done,
     /// `REPLICAOF NO ONE`.
     Promote,
-    /// `REPLICAOF host port`, after a look at that primary.
+    /// `REPLICAOF host port`, after a check of that primary.
     Follow,
 }
 
-pub(super) fn role_step(role: &Role, seen: &Seen) -> RoleStep {
+/// The next step from the observed role to the wanted one.
+#[must_use]
+pub fn role_step(role: &Role, seen: &Seen) -> RoleStep {
     match (role, &seen.replica_of) {
         (Role::Primary, None) => RoleStep::Done,
         (Role::Primary, Some(_)) => RoleStep::Promote,
@@ -80,14 +108,16 @@ pub(super) fn role_step(role: &Role, seen: &Seen) -> RoleStep {
     }
 }
 
-/// Whether a node may follow a primary: an empty one would wipe it.
-pub(super) fn may_follow(own: &Seen, primary: &Seen) -> bool {
+/// Whether a node may replicate from a primary: an empty one would erase it.
+#[must_use]
+pub fn may_follow(own: &Seen, primary: &Seen) -> bool {
     !primary.loading && (primary.keys > 0 || own.keys == 0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::wanted::{Incarnation, Kind, Persistence};
+    use super::super::Incarnation;
+    use super::super::wanted::{Former, Kind, Persistence};
     use super::*;
 
     fn owned_by(name: &str, incarnation: u64) -> Wanted {
@@ -96,8 +126,11 @@ mod tests {
             kind: Kind::Supervised,
             owner: Some((name.parse().unwrap(), Incarnation(incarnation))),
             max_memory: None,
+            eviction: false,
             persistence: Persistence::None,
             password: None,
+            former: Former::Erased,
+            peers: Vec::new(),
         }
     }
 
@@ -121,50 +154,79 @@ mod tests {
         }
     }
 
+    fn seen(run_id: &str, keys: u64) -> Seen {
+        Seen { run_id: run_id.to_owned(), keys, ..Seen::default() }
+    }
+
     #[test]
-    fn an_emptied_primary_is_lost_once() {
-        let record = Record { run_id: "old".to_owned(), had_keys: true, ..Record::default() };
-        let seen = |run_id: &str, keys, loading| Seen {
-            run_id: run_id.to_owned(),
-            keys,
-            loading,
-            ..Seen::default()
-        };
-        let replica = Role::ReplicaOf("127.0.0.1:7002".parse().unwrap());
-        let cases = [
-            (seen("new", 0, false), Role::Primary, false, Verdict::Lost),
-            (seen("new", 0, false), Role::Primary, true, Verdict::Sound),
-            (seen("new", 0, true), Role::Primary, false, Verdict::Loading),
-            (seen("new", 3, false), Role::Primary, false, Verdict::Sound),
-            (seen("old", 0, false), Role::Primary, false, Verdict::Sound),
-            (seen("new", 0, false), replica, false, Verdict::Sound),
-        ];
+    fn a_new_life_is_judged_by_what_survives() {
         let wanted = owned_by("demo", 1);
-        for (seen, role, accepted, expected) in cases {
-            assert_eq!(verdict(&record, &wanted, &seen, &role, accepted), expected, "{seen:?} {role:?}");
+        let with = |persistence| Wanted { persistence, ..wanted.clone() };
+        let ready = Record { owner: wanted.owner.clone(), run_id: "old".to_owned(), ..Record::default() };
+        let full = Record { had_keys: true, ..ready.clone() };
+        let (none, aof, rdb) = (wanted.clone(), with(Persistence::Aof), with(Persistence::Rdb));
+        let cases = [
+            (&full, &none, seen("old", 0), Data::Current, "keys that vanish later were deleted"),
+            (&full, &none, seen("new", 0), Data::Gone, "no persistence"),
+            (&ready, &none, seen("new", 0), Data::Gone, "its first keys may not have been observed"),
+            (&full, &rdb, seen("new", 3), Data::Older, "the last snapshot"),
+            (&full, &rdb, seen("new", 0), Data::Gone, "no snapshot"),
+            (&full, &aof, seen("new", 3), Data::Whole, "what was answered is on disk"),
+            (&full, &aof, seen("new", 0), Data::Gone, "its file is gone"),
+            (&ready, &aof, seen("new", 0), Data::Current, "it never had keys"),
+        ];
+        for (record, wanted, seen, expected, why) in cases {
+            assert_eq!(data(record, wanted, &seen), expected, "{why}");
+        }
+        let stopped = Record { saved: true, ..full.clone() };
+        assert_eq!(data(&stopped, &none, &seen("new", 3)), Data::Whole, "an orderly stop");
+        let first = Record { run_id: String::new(), ..ready };
+        assert_eq!(data(&first, &none, &seen("new", 0)), Data::Current, "its first life");
+        let doubted = Record { data: Data::Gone, ..full };
+        assert_eq!(
+            data(&doubted, &aof, &seen("new", 3)),
+            Data::Gone,
+            "what was lost stays lost over a restart"
+        );
+    }
+
+    #[test]
+    fn a_primary_that_lacks_data_does_not_serve_and_a_replica_is_filled_again() {
+        let leads = |alone| Order { alone, ..Order::from(Role::Primary) };
+        let follows = Order::from(Role::ReplicaOf("127.0.0.1:7002".parse().unwrap()));
+        let loading = Seen { loading: true, ..Seen::default() };
+        let here = Seen::default();
+        let cases = [
+            (Data::Gone, &here, leads(true), false, Verdict::Lost),
+            (Data::Gone, &here, leads(true), true, Verdict::Sound),
+            (Data::Gone, &loading, leads(true), false, Verdict::Loading),
+            (Data::Gone, &here, follows, false, Verdict::Sound),
+            (Data::Older, &here, leads(false), false, Verdict::Older),
+            (Data::Older, &here, leads(true), false, Verdict::Sound),
+            (Data::Whole, &here, leads(false), false, Verdict::Sound),
+            (Data::Current, &here, leads(false), false, Verdict::Sound),
+        ];
+        for (data, seen, order, accepted, expected) in cases {
+            let record = Record { data, ..Record::default() };
+            assert_eq!(verdict(&record, seen, &order, accepted), expected, "{data:?} {order:?} {accepted}");
         }
     }
 
     #[test]
-    fn a_primary_that_keeps_nothing_is_lost_even_if_nobody_saw_its_keys() {
-        let wanted = owned_by("demo", 1);
-        let ready = Record { owner: wanted.owner.clone(), run_id: "old".to_owned(), ..Record::default() };
-        let of = |record: &Record, wanted: &Wanted| {
-            let seen = Seen { run_id: "new".to_owned(), ..Seen::default() };
-            verdict(record, wanted, &seen, &Role::Primary, false)
-        };
-        assert_eq!(of(&ready, &wanted), Verdict::Lost);
-        let with = |persistence| Wanted { persistence, ..wanted.clone() };
-        assert_eq!(of(&ready, &with(Persistence::Rdb)), Verdict::Lost);
-        assert_eq!(of(&ready, &with(Persistence::Aof)), Verdict::Sound, "what was answered is on disk");
-        assert_eq!(of(&Record { saved: true, ..ready.clone() }, &wanted), Verdict::Sound, "an orderly stop");
-        assert_eq!(
-            of(&Record { run_id: String::new(), ..ready.clone() }, &wanted),
-            Verdict::Sound,
-            "its first life"
-        );
-        let free = Wanted { owner: None, ..wanted.clone() };
-        assert_eq!(of(&Record { owner: None, ..ready }, &free), Verdict::Sound);
+    fn a_successor_that_restarted_does_not_serve_what_it_had() {
+        let forced = Order { succession: Succession::Forced, alone: false, ..Order::from(Role::Primary) };
+        let agreed = Order { succession: Succession::Agreed, ..forced.clone() };
+        let alone = Order { alone: true, ..agreed.clone() };
+        let followed = |data| Record { data, followed: true, ..Record::default() };
+        let here = Seen::default();
+        for (data, order, expected, why) in [
+            (Data::Whole, &agreed, Verdict::Older, "the previous primary may have more"),
+            (Data::Current, &agreed, Verdict::Sound, "it is still linked, and takes over"),
+            (Data::Whole, &forced, Verdict::Sound, "the coordinators found that nothing more can return"),
+            (Data::Whole, &alone, Verdict::Sound, "no other node has more"),
+        ] {
+            assert_eq!(verdict(&followed(data), &here, order, false), expected, "{why}");
+        }
     }
 
     #[test]

@@ -1,22 +1,26 @@
-//! Which redis-server processes should run on this host, and what are they? The supervisor of this host's nodes.
+//! Which redis-server processes should run on this host, and in which state? The supervisor of this host's
+//! nodes.
 //!
-//! Every node has a directory that says whose data it holds, and a process that is known by its id, the time of its
-//! start and the server's own run id. A process starts behind a password that nobody else knows, and gets the real one
-//! only when it is known what it holds: a primary that comes back empty is reported as lost, and neither a client nor
-//! a replica can take it for what it was.
+//! Every node has a directory with a record of the owner of its data, and a process that is identified by its
+//! id, its start time and the server's own run id. A process starts with a secret password, and gets the real
+//! one only after its data is checked: a primary that restarts empty is reported as lost, and neither a
+//! client nor a replica can mistake it for the original.
 //!
-//! It knows nothing of the metadata: what is wanted comes as plain values.
+//! The agent has no access to the metadata: the desired state is passed in as plain values.
 //!
-//! Read first: [`Nodes`] (what the proxy asks before it takes a node), [`Wanted`] (what the metadata asks for), `judge`
-//! (what is decided), `node` (what is done).
+//! Read first: [`Nodes`] (what the proxy checks before it uses a node), [`Wanted`] (the desired state),
+//! `judge` (decisions), `node` (actions).
 
+mod aside;
 mod config;
+mod error;
+mod functions;
 mod judge;
 mod node;
-mod nodes;
 mod probe;
 mod process;
 mod record;
+mod silence;
 mod takeover;
 mod wanted;
 
@@ -30,35 +34,42 @@ use capstan_control::tasks::{Kind as TaskKind, OnFailure, Stage, Supervisor, Tas
 use capstan_meta::backoff::Backoff;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{debug, warn};
 
+pub use capstan_redis_proxy::nodes::Data;
+pub use capstan_redis_proxy::nodes::{Health, Incarnation, NodeAuth, NodeReport, NodeState, Nodes};
 pub use config::Version;
-use node::{Node, Program};
-pub use nodes::{Health, NodeAuth, NodeReport, NodeState, Nodes};
-pub use wanted::{Incarnation, Kind, Persistence, Role, Wanted};
+pub use judge::{Handover, RoleStep, Verdict, data, handover, may_follow, role_step, verdict};
+use node::{Asked, Node, Program};
+pub use probe::Seen;
+pub use record::{ProcessMark, Record};
+pub use wanted::{Former, Kind, Order, Persistence, Role, Wanted};
 
 use crate::address::Address;
 
 const NODES: TaskKind =
     TaskKind { name: "redis-nodes", on_failure: OnFailure::Restart, stage: Stage::Holding };
-/// How often a healthy node is looked at.
+/// How often a healthy node is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How often the end of a process is looked for between two looks.
+/// How often the process is checked between two checks of the node.
 const PULSE: Duration = Duration::from_millis(50);
-/// Pauses between attempts at a node that does not come up.
+/// Backoff between attempts to start a node.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
-/// Server programs that are looked for, in this order.
+/// A role changes only if the metadata confirmed it this recently: shorter than it takes to declare a host
+/// dead and to promote another node, so that a host that was frozen does not take back what it lost.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(2);
+/// Server programs to search for, in this order.
 const SERVERS: [&str; 2] = ["redis-server", "valkey-server"];
 
-/// Why an agent cannot begin.
+/// Why an agent cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// No server program.
     #[error("neither redis-server nor valkey-server is on the PATH; install one, or name its path")]
     NoServer,
-    /// A program that is none.
+    /// The program is not a Redis server.
     #[error("{path} is not a Redis server: {why}")]
     NotAServer {
         /// Which file.
@@ -68,28 +79,36 @@ pub enum AgentError {
     },
 }
 
-/// How an agent works.
+/// The configuration of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// Below this, every node has a directory.
+    /// The parent directory of all nodes' directories.
     pub dir: PathBuf,
-    /// The server program; `None` looks on the PATH.
+    /// The server program; `None` searches the PATH.
     pub server: Option<PathBuf>,
 }
 
-/// The roles of nodes, and the epoch that they were told with.
-#[derive(Clone, Debug, Default)]
+/// The roles of nodes, and their epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Roles {
     epoch: Epoch,
-    roles: HashMap<Address, Role>,
+    roles: HashMap<Address, Order>,
 }
 
-/// What all nodes are told from outside.
+/// The desired state of all nodes.
 #[derive(Clone)]
 struct Orders {
     wanted: watch::Receiver<Arc<BTreeMap<Address, Wanted>>>,
     roles: watch::Receiver<Roles>,
     accepted: watch::Receiver<HashMap<Address, String>>,
+    confirmed: watch::Receiver<Option<Instant>>,
+}
+
+impl Orders {
+    /// Whether the roles were confirmed recently.
+    fn are_confirmed(&self) -> bool {
+        self.confirmed.borrow().is_none_or(|at| at.elapsed() <= CONFIRMED_WITHIN)
+    }
 }
 
 /// The supervisor of this host's nodes. It runs as long as the [`Supervisor`] that it was started on.
@@ -98,23 +117,26 @@ pub struct Agent {
     wanted: watch::Sender<Arc<BTreeMap<Address, Wanted>>>,
     roles: watch::Sender<Roles>,
     accepted: watch::Sender<HashMap<Address, String>>,
+    confirmed: watch::Sender<Option<Instant>>,
     nodes: Nodes,
 }
 
 impl Agent {
-    /// Begins with no node wanted; nodes that run already are left alone until they are.
+    /// Starts without nodes; running nodes are left alone until they are wanted.
     pub fn start(config: AgentConfig, supervisor: &Supervisor) -> Result<Agent, AgentError> {
         let program = find_program(config.server.as_deref())?;
         let agent = Agent {
             wanted: watch::Sender::default(),
             roles: watch::Sender::default(),
             accepted: watch::Sender::default(),
+            confirmed: watch::Sender::default(),
             nodes: Nodes::supervised(),
         };
         let orders = Orders {
             wanted: agent.wanted.subscribe(),
             roles: agent.roles.subscribe(),
             accepted: agent.accepted.subscribe(),
+            confirmed: agent.confirmed.subscribe(),
         };
         let nodes = agent.nodes.clone();
         supervisor.start(NODES, "nodes", move |stop| {
@@ -124,13 +146,14 @@ impl Agent {
         Ok(agent)
     }
 
-    /// What the proxy asks.
+    /// The published state of the nodes, for the proxy.
     #[must_use]
     pub fn nodes(&self) -> Nodes {
         self.nodes.clone()
     }
 
-    /// All nodes of this host, as they should be. Who is not in it is stopped, in order, and keeps its data.
+    /// Sets the desired state of all nodes. A node that is not listed is stopped regularly and keeps its
+    /// data.
     pub fn want(&self, wanted: Vec<Wanted>) {
         let wanted = Arc::new(wanted.into_iter().map(|it| (it.node.clone(), it)).collect());
         self.wanted.send_if_modified(|known| {
@@ -140,22 +163,34 @@ impl Agent {
         });
     }
 
-    /// Who leads and who follows. False, and nothing happens, if a higher epoch was told before.
-    pub fn set_roles(&self, epoch: Epoch, roles: impl IntoIterator<Item = (Address, Role)>) -> bool {
-        let roles = Roles { epoch, roles: roles.into_iter().collect() };
+    /// Sets the roles. Returns false, and does nothing, if a higher epoch was set before.
+    pub fn set_roles<O: Into<Order>>(
+        &self,
+        epoch: Epoch,
+        roles: impl IntoIterator<Item = (Address, O)>,
+    ) -> bool {
+        let roles = roles.into_iter().map(|(node, order)| (node, order.into()));
+        let roles = Roles { epoch, roles: roles.collect() };
         let mut taken = false;
         self.roles.send_if_modified(|known| {
             taken = epoch >= known.epoch;
+            let changed = taken && *known != roles;
             if taken {
                 *known = roles;
             }
-            taken
+            changed
         });
         taken
     }
 
-    /// Lets a lost node serve again, empty: for a primary without replicas, where there is nothing better. The run id
-    /// is that of the report which said so.
+    /// Confirms the roles as of this time. After the first call, roles change only shortly after a
+    /// confirmation.
+    pub fn confirm_roles(&self, at: Instant) {
+        self.confirmed.send_replace(Some(at));
+    }
+
+    /// Lets a lost node serve again, empty: for a primary without replicas, where there is no alternative.
+    /// The run id is that of the report of the loss.
     pub fn accept_loss(&self, node: Address, run_id: String) {
         self.accepted.send_modify(|accepted| drop(accepted.insert(node, run_id)));
     }
@@ -170,7 +205,8 @@ struct Host {
 }
 
 impl Host {
-    /// Keeps one task for each node until asked to stop. A node that is wanted again while it stops waits for its end.
+    /// Runs one task per node until it is stopped. A node that is wanted again while it stops waits for its
+    /// end.
     async fn run(self, mut orders: Orders, stop: CancellationToken) -> Result<(), TaskError> {
         let mut tasks = JoinSet::new();
         let mut running: HashMap<Address, CancellationToken> = HashMap::new();
@@ -189,7 +225,7 @@ impl Host {
             tokio::select! {
                 () = stop.cancelled() => break,
                 changed = orders.wanted.changed() => if changed.is_err() {
-                    // Nobody can ask for anything else any more: the nodes run on until the process stops.
+                    // The desired state cannot change any more: the nodes run on until the process stops.
                     stop.cancelled().await;
                     break;
                 },
@@ -203,7 +239,7 @@ impl Host {
         Ok(())
     }
 
-    /// Keeps one node. It ends when it is not wanted any more, after an orderly stop.
+    /// Keeps one node in its desired state. Ends after a regular stop when the node is not wanted any more.
     async fn keep(self, mut wanted: Wanted, mut orders: Orders, stop: CancellationToken) -> Address {
         let address = wanted.node.clone();
         let mut retry = Backoff::new(RETRY.0, RETRY.1, u64::from(address.port()));
@@ -211,7 +247,7 @@ impl Host {
         let mut node = loop {
             match Node::open(address.clone(), self.program.clone(), dir.clone()) {
                 Ok(node) => break node,
-                Err(error) => warn!(node = %address, %error, "node cannot be supervised"),
+                Err(error) => warn!(node = %address, %error, "cannot supervise node"),
             }
             tokio::select! {
                 () = stop.cancelled() => return address,
@@ -223,17 +259,30 @@ impl Host {
             if let Some(newest) = orders.wanted.borrow_and_update().get(&address) {
                 wanted.clone_from(newest);
             }
-            let role = orders.roles.borrow().roles.get(&address).cloned().unwrap_or_default();
+            let order = orders.roles.borrow().roles.get(&address).cloned().unwrap_or_default();
             let accepted = orders.accepted.borrow().get(&address).cloned();
-            let report = node.turn(&wanted, &role, accepted.as_deref()).await;
+            let confirmed = || orders.are_confirmed();
+            let asked = Asked {
+                wanted: &wanted,
+                order: &order,
+                accepted: accepted.as_deref(),
+                confirmed: &confirmed,
+            };
+            let report = node.turn(&asked).await;
             let healthy = matches!(report.state, NodeState::Ready { .. });
             if healthy {
                 retry.reset()
             } else {
                 note(&address, &report, &retry)
             }
+            let down = report.health == Health::Down;
             self.nodes.publish(&address, Some(report));
-            let pause = if healthy { LOOK_EVERY } else { retry.next_wait() };
+            // Only a node that does not start gets growing pauses.
+            let pause = match (healthy, down) {
+                (true, _) => LOOK_EVERY,
+                (false, true) => retry.next_wait(),
+                (false, false) => retry.next_wait().min(LOOK_EVERY),
+            };
             tokio::select! {
                 () = stop.cancelled() => {}
                 _ = orders.wanted.changed() => {}
@@ -247,22 +296,29 @@ impl Host {
         address
     }
 
-    /// The proxy must not wait for the next look to know.
+    /// Publishes the end of the process at once, before the next check.
     fn report_death(&self, address: &Address) {
-        warn!(node = %address, "the process of a node ended");
+        warn!(node = %address, "node process exited");
         if let Some(report) = self.nodes.reports().get(address) {
-            let state = NodeState::NotReady { why: "its process ended".into() };
+            let state = NodeState::NotReady { why: "its process exited".into() };
             self.nodes.publish(address, Some(NodeReport { state, health: Health::Down, ..report.clone() }));
         }
     }
 }
 
-/// One line for each failure in a row would fill the log: only those at powers of two are said.
+/// Consecutive failures of a usual start: a process needs a moment until it listens.
+const USUAL_FAILURES: u32 = 7;
+
+/// Logs consecutive failures only at powers of two.
 fn note(address: &Address, report: &NodeReport, retry: &Backoff) {
     if let NodeState::NotReady { why } = &report.state
         && (retry.failures() + 1).is_power_of_two()
     {
-        warn!(node = %address, why = %why, attempts = retry.failures() + 1, "node is not ready");
+        let attempts = retry.failures() + 1;
+        match attempts > USUAL_FAILURES {
+            true => warn!(node = %address, why = %why, attempts, "node is not ready"),
+            false => debug!(node = %address, why = %why, attempts, "node is not ready yet"),
+        }
     }
 }
 
@@ -273,7 +329,7 @@ async fn died(node: &mut Node) {
     }
 }
 
-/// Finds the server program and asks it what it is.
+/// Finds the server program and checks its version.
 fn find_program(named: Option<&Path>) -> Result<Program, AgentError> {
     let path = match named {
         Some(path) => path.to_owned(),
@@ -283,11 +339,11 @@ fn find_program(named: Option<&Path>) -> Result<Program, AgentError> {
     let output = std::process::Command::new(&path).arg("--version").output();
     let output = output.map_err(|e| not_a_server(e.to_string()))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let version = Version::parse(&text).ok_or_else(|| not_a_server("it does not say its version".into()))?;
+    let version = Version::parse(&text).ok_or_else(|| not_a_server("it does not print a version".into()))?;
     Ok(Program { path, version })
 }
 
-/// The server program that is taken when none is named.
+/// The default server program.
 #[must_use]
 pub fn find_server() -> Option<PathBuf> {
     SERVERS.iter().find_map(|name| on_path(name))

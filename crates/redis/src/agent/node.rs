@@ -1,4 +1,6 @@
-//! How is one node kept as it is wanted? Look, compare, take the next step; again and again.
+//! How is one node kept in its desired state? Observe, compare, take the next step; repeatedly.
+
+mod role;
 
 use std::fs::File;
 use std::io;
@@ -7,57 +9,45 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use capstan_redis_proxy::conversation::{Conversation, Credentials, TalkError};
+use capstan_redis_proxy::nodes::{Data, Health, NodeAuth, NodeReport, NodeState};
 use rand::RngExt;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::config::{self, Version};
-use super::judge::{Handover, RoleStep, Verdict, handover, may_follow, role_step, verdict};
-use super::nodes::{Health, NodeAuth, NodeReport, NodeState};
+use super::error::{NodeError, Unsettled, io_error};
+use super::judge::{Handover, RoleStep, Verdict, data, handover, role_step, verdict};
 use super::probe::{ANSWER_WITHIN, Seen, look};
 use super::process::ServerProcess;
 use super::record::{Home, Record};
-use super::takeover::{Outcome, take_over};
-use super::wanted::{Kind, Persistence, Role, Wanted};
+use super::silence::{self, Signs, Silence};
+use super::wanted::{Former, Kind, Order, Persistence, Role, Wanted};
 use crate::address::Address;
-use crate::data::conversation::{Conversation, Credentials, TalkError};
 
-/// A server that is told to go may have to write its data first; then it is ended.
+/// A regular stop may have to write the data first; then the process is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
-/// A killed process is gone at once; the kernel may need a moment for its memory.
+/// A killed process ends at once; the kernel may need a moment for its memory.
 const KILL_WITHIN: Duration = Duration::from_secs(10);
-/// A replica that has not got everything by then from a primary that lives leads without it: somebody has to.
+/// How long a replica that was promoted because its primary died waits for the rest from a primary that is
+/// alive after all; then it serves without it.
 const TAKE_OVER_WITHIN: Duration = Duration::from_secs(10);
+/// The first rewrite of an empty append-only file, within one turn, and how often it is looked at.
+const REWRITE_WITHIN: Duration = Duration::from_secs(1);
+const REWRITE_LOOK: Duration = Duration::from_millis(10);
 /// Most bytes of a server's log; one old part of the same size is kept.
 const MAX_LOG: u64 = 8 << 20;
+/// Attempts to copy functions from other primaries before a node serves without them.
+const FUNCTION_TRIES: u32 = 8;
 
-/// Why a node is not as it is wanted.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum NodeError {
-    #[error("{what}: {source}")]
-    Io { what: &'static str, source: io::Error },
-    #[error(transparent)]
-    Talk(#[from] TalkError),
-    #[error("port {0} is used by another process; end it, or give the node another port")]
-    PortTaken(u16),
-    #[error("the server at this port is process {found}, not {expected} that was started for the node")]
-    Stranger { expected: i32, found: i32 },
-    #[error("its process {0} does not end")]
-    Immortal(i32),
-    #[error("it was emptied for its new owner but still holds keys")]
-    NotEmpty,
-    #[error("its primary {0} is empty and this node is not: following it would wipe the data")]
-    EmptyPrimary(Address),
-    #[error("it has not taken over from {0} yet: {1}")]
-    NotTakenOver(Address, String),
-    #[error("it had keys and came back without; its data is gone from here")]
-    Lost,
-    #[error("it reads its data from disk")]
-    Loading,
-}
-
-fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> NodeError {
-    move |source| NodeError::Io { what, source }
+/// The request to a node in one turn.
+pub(super) struct Asked<'a> {
+    pub wanted: &'a Wanted,
+    pub order: &'a Order,
+    /// The run id of the process whose loss was accepted.
+    pub accepted: Option<&'a str>,
+    /// Whether the order was confirmed recently.
+    pub confirmed: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// The server program.
@@ -67,19 +57,23 @@ pub(super) struct Program {
     pub version: Version,
 }
 
-/// One node, and the process that serves it.
+/// One node and its process.
 pub(super) struct Node {
     address: Address,
     program: Program,
     home: Home,
     record: Record,
     process: Option<ServerProcess>,
-    /// What the process was last told; `None`: not known, tell it.
-    told: Option<Vec<(&'static str, String)>>,
-    /// The password that it was told since.
+    signs: Signs,
+    /// The state of its data in the saved record.
+    data_saved: Option<Data>,
+    /// The settings last applied to the process; `None`: unknown, apply them.
+    applied: Option<Vec<(&'static str, String)>>,
+    /// The password that was set since.
     unlocked: Option<String>,
-    /// Since when it is to take over from a primary that lives.
+    /// Since when it is taking over from a primary that is alive.
     taking_over: Option<Instant>,
+    function_tries: u32,
     starts: u64,
 }
 
@@ -97,36 +91,41 @@ impl Node {
             home,
             record,
             process,
-            told: None,
+            signs: Signs::default(),
+            data_saved: None,
+            applied: None,
             unlocked: None,
             taking_over: None,
+            function_tries: 0,
             starts: 0,
         })
     }
 
-    /// Whether the process has ended since the last look.
+    /// Whether the process has ended since the last check.
     pub(super) fn has_died(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| !process.alive())
     }
 
-    /// One turn: the node is brought as near to what is wanted as possible now, and looked at.
-    pub(super) async fn turn(&mut self, wanted: &Wanted, role: &Role, accepted: Option<&str>) -> NodeReport {
+    /// One turn: takes the next steps to the desired state, and observes the node.
+    pub(super) async fn turn(&mut self, asked: &Asked<'_>) -> NodeReport {
         let mut seen = Seen::default();
-        let outcome = self.converge(wanted, role, accepted, &mut seen).await;
+        let outcome = self.converge(asked, &mut seen).await;
+        let wanted = asked.wanted;
+        let syncing = seen.replica_of.is_some() && !seen.linked && seen.syncing;
         let health = match &outcome {
+            Ok(()) if syncing => Health::Syncing,
             Ok(()) => Health::Ready,
-            Err(NodeError::Lost) => Health::Lost,
-            Err(NodeError::Loading) => Health::Starting,
-            // It runs and serves; what it may not do is follow, or lead.
-            Err(NodeError::EmptyPrimary(_) | NodeError::NotTakenOver(..)) => Health::Ready,
-            Err(_) => Health::Down,
+            Err(why) => why.health(),
         };
         let auth = wanted.password.as_deref().map(|password| NodeAuth { password: password.into() });
+        let ready = NodeState::Ready { auth, owner: wanted.owner.clone() };
         let state = match outcome {
-            Ok(()) => NodeState::Ready { auth, owner: wanted.owner.clone() },
+            Ok(()) => ready,
+            // Its clients wait for it, and `SCRIPT KILL` reaches it.
+            Err(NodeError::Silent(Silence::Busy, _)) if self.unlocked.is_some() => ready,
             Err(why) => NodeState::NotReady { why: Arc::from(why.to_string()) },
         };
-        let Seen { run_id, replica_of, linked, offset, keys, used_memory, .. } = seen;
+        let Seen { run_id, replica_of, linked, offset, keys, used_memory, progress, .. } = seen;
         NodeReport {
             state,
             health,
@@ -137,55 +136,93 @@ impl Node {
             keys,
             used_memory,
             starts: self.starts,
+            data: self.record.data,
+            progress,
         }
     }
 
-    async fn converge(
-        &mut self,
-        wanted: &Wanted,
-        role: &Role,
-        accepted: Option<&str>,
-        seen: &mut Seen,
-    ) -> Result<(), NodeError> {
+    async fn converge(&mut self, asked: &Asked<'_>, seen: &mut Seen) -> Result<(), NodeError> {
+        let Asked { wanted, order, accepted, .. } = *asked;
         self.take_over(wanted).await?;
         self.ensure_process(wanted).await?;
-        let mut talk = self.talk(wanted).await?;
-        *seen = look(&mut talk).await?;
+        let mut talk = match self.talk(wanted).await {
+            Ok(talk) => talk,
+            Err(error) => return Err(self.silent(error, seen)),
+        };
+        *seen = match look(&mut talk).await {
+            Ok(seen) => seen,
+            Err(error) => return Err(self.silent(error, seen)),
+        };
         self.check_identity(wanted, seen)?;
-        match verdict(&self.record, wanted, seen, role, accepted == Some(seen.run_id.as_str())) {
+        if !seen.loading {
+            self.signs.answered = true;
+            self.record.data = data(&self.record, wanted, seen);
+        }
+        let accepted = accepted == Some(seen.run_id.as_str());
+        match verdict(&self.record, seen, order, accepted) {
             Verdict::Loading => return Err(NodeError::Loading),
             Verdict::Lost => return Err(NodeError::Lost),
+            Verdict::Older => return Err(NodeError::Older),
             Verdict::Sound => {}
         }
-        match wanted.kind {
-            Kind::Supervised => {
-                self.tell(&mut talk, wanted, seen).await?;
-                // Who is to follow does so before others can talk to it: one that came back empty would wipe a replica
-                // that still follows it.
-                match role {
-                    Role::ReplicaOf(_) => {
-                        self.take_role(&mut talk, wanted, role, seen).await?;
-                        self.unlock(&mut talk, wanted).await?;
-                    }
-                    Role::Primary => {
-                        self.unlock(&mut talk, wanted).await?;
-                        self.take_role(&mut talk, wanted, role, seen).await?;
-                    }
-                }
-                self.home.bound_log(MAX_LOG).map_err(io_error("cannot rotate the log"))?;
-            }
-            // Its settings are not ours, but whom it follows is, and it needs the password for that.
-            Kind::External => {
-                if let (RoleStep::Follow, Some(password)) = (role_step(role, seen), &wanted.password) {
-                    talk.ask(&["CONFIG", "SET", "masterauth", password]).await?;
-                }
-                self.take_role(&mut talk, wanted, role, seen).await?;
-            }
+        let settled = match wanted.kind {
+            Kind::Supervised => self.settle(&mut talk, asked, seen).await,
+            // Its settings are not managed, but its role is, and that needs the password.
+            Kind::External => self.settle_external(&mut talk, asked, seen).await,
+        };
+        match settled {
+            Ok(()) => self.remember(wanted, order, seen),
+            Err(Unsettled::Node(why)) => Err(why),
+            Err(Unsettled::Own(error)) => Err(self.silent(error, seen)),
         }
-        self.remember(wanted, seen)
     }
 
-    /// Makes the data the owner's: what belonged to somebody else goes first.
+    async fn settle(
+        &mut self,
+        talk: &mut Conversation,
+        asked: &Asked<'_>,
+        seen: &mut Seen,
+    ) -> Result<(), Unsettled> {
+        self.apply_settings(talk, asked.wanted, seen).await?;
+        self.await_append_only(talk, asked.wanted, seen).await?;
+        // A replica is attached before it is unlocked: one that restarted empty would erase a replica that
+        // still follows it.
+        match asked.order.role {
+            Role::ReplicaOf(_) => {
+                self.take_role(talk, asked, seen).await?;
+                self.unlock(talk, asked.wanted).await?;
+            }
+            Role::Primary => {
+                self.unlock(talk, asked.wanted).await?;
+                self.take_role(talk, asked, seen).await?;
+                self.copy_functions(talk, asked.wanted).await?;
+            }
+        }
+        self.home.bound_log(MAX_LOG).map_err(io_error("cannot rotate the log"))?;
+        Ok(())
+    }
+
+    async fn settle_external(
+        &mut self,
+        talk: &mut Conversation,
+        asked: &Asked<'_>,
+        seen: &mut Seen,
+    ) -> Result<(), Unsettled> {
+        let follows = role_step(&asked.order.role, seen) == RoleStep::Follow;
+        if let (true, Some(password)) = (follows, &asked.wanted.password) {
+            talk.ask(&["CONFIG", "SET", "masterauth", password]).await?;
+        }
+        self.take_role(talk, asked, seen).await
+    }
+
+    /// The error for a node that does not reply.
+    fn silent(&mut self, error: TalkError, seen: &mut Seen) -> NodeError {
+        let (silence, worked) = silence::of(&error, self.process.as_mut(), &mut self.signs);
+        seen.progress = worked;
+        NodeError::Silent(silence, error)
+    }
+
+    /// Assigns the data to the owner: data of another owner is removed first.
     async fn take_over(&mut self, wanted: &Wanted) -> Result<(), NodeError> {
         if self.record.owner == wanted.owner {
             return Ok(());
@@ -194,16 +231,23 @@ impl Node {
         match (handover(&self.record, wanted, keys), wanted.kind) {
             (Handover::Keep, _) => return Ok(()),
             (Handover::Relabel, _) => {}
-            (Handover::Wipe, Kind::Supervised) => self.wipe().await?,
+            (Handover::Wipe, Kind::Supervised) => self.wipe(wanted, keys).await?,
             (Handover::Wipe, Kind::External) => self.flush(wanted).await?,
         }
-        info!(node = %self.address, owner = ?wanted.owner, "node has a new owner");
+        let owner = wanted
+            .owner
+            .as_ref()
+            .map_or_else(|| "none".to_owned(), |(name, life)| format!("{name}/{}", life.0));
+        info!(node = %self.address, owner, "node has a new owner");
         self.record.owner.clone_from(&wanted.owner);
         self.record.had_keys = false;
-        self.save()
+        self.record.functions = false;
+        self.function_tries = 0;
+        self.save()?;
+        if wanted.former == Former::BroughtBack { self.bring_back(wanted).await } else { Ok(()) }
     }
 
-    /// How many keys the node's own process holds; `None` if it cannot be asked.
+    /// The number of keys of the node's process; `None` if it cannot be queried.
     async fn keys(&self, wanted: &Wanted) -> Option<u64> {
         if self.process.is_none() && wanted.kind == Kind::Supervised {
             return None;
@@ -213,18 +257,60 @@ impl Node {
         Some(seen.keys)
     }
 
-    async fn wipe(&mut self) -> Result<(), NodeError> {
+    /// Removes the node's data. Data of a cluster that still exists is set aside, including what is only in
+    /// memory.
+    async fn wipe(&mut self, wanted: &Wanted, keys: Option<u64>) -> Result<(), NodeError> {
+        let whose = self.record.owner.as_ref().map(|(name, life)| format!("{name}-{life}"));
+        let keep = whose.filter(|_| wanted.former != Former::Erased);
+        if keep.is_some() && keys.is_some_and(|keys| keys > 0) {
+            self.save_data(wanted).await;
+        }
         self.end().await?;
+        if let Some(whose) = keep {
+            self.home.set_aside(&whose).map_err(io_error("cannot set the data aside"))?;
+        }
         self.home.wipe().map_err(io_error("cannot empty the data directory"))?;
         self.record = Record::default();
         self.save()
     }
 
+    /// Makes the process save its data, if it can, to be set aside with the rest.
+    async fn save_data(&mut self, wanted: &Wanted) {
+        let Ok(mut talk) = self.talk(wanted).await else { return };
+        talk.push(&["SHUTDOWN", "SAVE"]);
+        if let Err(error) = talk.flush().await {
+            warn!(node = %self.address, %error, "cannot save the data in memory");
+        }
+        if let Some(process) = &mut self.process {
+            process.ended(STOP_WITHIN).await;
+        }
+    }
+
+    /// Restores data of this owner that was set aside. Before that, it is recorded that the node had keys: if
+    /// there is nothing to restore, or this process ends in between, the node is lost, and not empty.
+    async fn bring_back(&mut self, wanted: &Wanted) -> Result<(), NodeError> {
+        let Some((name, life)) = &wanted.owner else { return Ok(()) };
+        self.end().await?;
+        (self.record.had_keys, self.record.saved) = (true, true);
+        self.save()?;
+        let back = self.home.bring_back(&format!("{name}-{life}"));
+        if !back.map_err(io_error("cannot bring back what was set aside"))? {
+            warn!(node = %self.address, "no data was set aside to restore");
+        }
+        Ok(())
+    }
+
     async fn flush(&mut self, wanted: &Wanted) -> Result<(), NodeError> {
-        let mut talk = self.talk(wanted).await?;
-        talk.ask(&["FLUSHALL"]).await?;
-        let left = look(&mut talk).await?.keys;
-        if left == 0 { Ok(()) } else { Err(NodeError::NotEmpty) }
+        let flushed = async {
+            let mut talk = self.talk(wanted).await?;
+            talk.ask(&["FLUSHALL"]).await?;
+            Ok(look(&mut talk).await?.keys)
+        };
+        match flushed.await {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(NodeError::NotEmpty),
+            Err(error) => Err(NodeError::Silent(Silence::Down, error)),
+        }
     }
 
     async fn end(&mut self) -> Result<(), NodeError> {
@@ -233,7 +319,7 @@ impl Node {
         if !process.kill(KILL_WITHIN).await {
             return Err(NodeError::Immortal(pid));
         }
-        (self.process, self.told, self.unlocked) = (None, None, None);
+        (self.process, self.applied, self.unlocked) = (None, None, None);
         Ok(())
     }
 
@@ -242,13 +328,8 @@ impl Node {
             return Ok(());
         }
         self.process = None;
-        let bindable = TcpListener::bind((self.address.host(), self.address.port()));
-        match bindable {
-            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-                return Err(NodeError::PortTaken(self.address.port()));
-            }
-            // Whatever else is wrong the server will say in its own words, in its log.
-            Ok(_) | Err(_) => {}
+        if taken(&self.address) {
+            return Err(NodeError::PortTaken(self.address.port()));
         }
         self.start(wanted)
     }
@@ -265,25 +346,26 @@ impl Node {
         let output = output.map_err(io_error("cannot open the log"))?;
         let process = ServerProcess::start(&self.program.path, &self.home.config(), output)
             .map_err(io_error("cannot start the server"))?;
-        info!(node = %self.address, pid = process.mark().pid, "started a node");
+        info!(node = %self.address, pid = process.mark().pid, "started node");
         self.record.process = Some(process.mark());
-        (self.process, self.told, self.unlocked) = (Some(process), None, None);
+        (self.process, self.applied, self.unlocked) = (Some(process), None, None);
+        self.signs = Signs::default();
         self.starts += 1;
         self.save()
     }
 
-    /// Connects with whichever password the process knows: a crash may have come between two of them.
-    async fn talk(&self, wanted: &Wanted) -> Result<Conversation, NodeError> {
+    /// Connects with whichever password the process has: a crash may have happened between two of them.
+    async fn talk(&self, wanted: &Wanted) -> Result<Conversation, TalkError> {
         let with = |password: &str| Credentials { user: None, password: password.to_owned() };
         let known =
             [Some(self.record.lock.as_str()), self.record.password.as_deref(), wanted.password.as_deref()];
         for password in known.into_iter().flatten().filter(|password| !password.is_empty()) {
             match Conversation::open(&self.address, Some(&with(password)), ANSWER_WITHIN).await {
                 Err(e) if e.has_code("WRONGPASS") || e.has_code("ERR") => {}
-                other => return Ok(other?),
+                other => return other,
             }
         }
-        Ok(Conversation::open(&self.address, None, ANSWER_WITHIN).await?)
+        Conversation::open(&self.address, None, ANSWER_WITHIN).await
     }
 
     fn check_identity(&self, wanted: &Wanted, seen: &Seen) -> Result<(), NodeError> {
@@ -294,10 +376,15 @@ impl Node {
         Err(NodeError::Stranger { expected, found: seen.pid })
     }
 
-    /// Tells the process its settings.
-    async fn tell(&mut self, talk: &mut Conversation, wanted: &Wanted, seen: &Seen) -> Result<(), NodeError> {
+    /// Applies the settings to the process.
+    async fn apply_settings(
+        &mut self,
+        talk: &mut Conversation,
+        wanted: &Wanted,
+        seen: &Seen,
+    ) -> Result<(), Unsettled> {
         let settings = config::changeable(wanted);
-        if self.told.as_ref() == Some(&settings) {
+        if self.applied.as_ref() == Some(&settings) {
             return Ok(());
         }
         self.record.run_id.clone_from(&seen.run_id);
@@ -309,118 +396,97 @@ impl Node {
         for (name, value) in &settings {
             talk.ask(&["CONFIG", "SET", name, value]).await?;
         }
-        self.told = Some(settings);
+        self.applied = Some(settings);
         self.unlocked = None;
         Ok(())
     }
 
-    /// Tells the process its password: from then on others can talk to it.
-    async fn unlock(&mut self, talk: &mut Conversation, wanted: &Wanted) -> Result<(), NodeError> {
+    /// Waits until an empty node would keep what is written to it. A process that turns its append-only file on while it
+    /// runs writes to a temporary file until its first rewrite is complete, and a crash before that loses everything. A
+    /// node with keys has had them without the file until now; it is not taken from its clients for the rewrite.
+    async fn await_append_only(
+        &mut self,
+        talk: &mut Conversation,
+        wanted: &Wanted,
+        seen: &mut Seen,
+    ) -> Result<(), Unsettled> {
+        let begun = Instant::now();
+        while wanted.persistence == Persistence::Aof
+            && self.unlocked.is_none()
+            && seen.keys == 0
+            && !seen.appends
+        {
+            if begun.elapsed() > REWRITE_WITHIN {
+                return Err(NodeError::NotDurable.into());
+            }
+            sleep(REWRITE_LOOK).await;
+            *seen = look(talk).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets the real password: from then on others can connect.
+    async fn unlock(&mut self, talk: &mut Conversation, wanted: &Wanted) -> Result<(), Unsettled> {
         let password = wanted.password.clone().unwrap_or_default();
         if self.unlocked.as_ref() != Some(&password) {
             talk.ask(&["CONFIG", "SET", "requirepass", &password]).await?;
             self.unlocked = Some(password);
-            // Not before: until now the process knows the one that is written down.
+            // Not before: until now the process has the recorded one.
             self.record.password.clone_from(&wanted.password);
             self.save()?;
         }
         Ok(())
     }
 
-    /// Takes the next step to its role; `seen` is what it is afterwards.
-    async fn take_role(
-        &mut self,
-        talk: &mut Conversation,
-        wanted: &Wanted,
-        role: &Role,
-        seen: &mut Seen,
-    ) -> Result<(), NodeError> {
-        let credentials = wanted.password.clone().map(|password| Credentials { user: None, password });
-        match (role_step(role, seen), role) {
-            (RoleStep::Done, _) => {}
-            (RoleStep::Promote, _) | (RoleStep::Follow, Role::Primary) => {
-                self.lead(talk, credentials.as_ref(), seen).await?;
-                info!(node = %self.address, offset = seen.offset, "node becomes a primary");
-                (seen.replica_of, seen.linked) = (None, true);
-            }
-            (RoleStep::Follow, Role::ReplicaOf(primary)) => {
-                let mut source = Conversation::open(primary, credentials.as_ref(), ANSWER_WITHIN).await?;
-                let leads = look(&mut source).await?;
-                let follows_this = leads.replica_of.as_ref() == Some(&self.address);
-                // Looked at last, because it may be written to: who is ahead must not seem to be behind.
-                if follows_this && look(talk).await?.offset >= leads.offset {
-                    // It takes over from this one, and makes it follow when it has everything. One that has less than
-                    // its replica lost its data since: there is nothing to take over.
-                    return Ok(());
-                }
-                if !may_follow(seen, &leads) {
-                    return Err(NodeError::EmptyPrimary(primary.clone()));
-                }
-                info!(node = %self.address, %primary, "node becomes a replica");
-                talk.ask(&["REPLICAOF", primary.host(), &primary.port().to_string()]).await?;
-                (seen.replica_of, seen.linked) = (Some(primary.clone()), false);
-            }
-        }
-        self.taking_over = None;
-        Ok(())
-    }
-
-    /// Becomes a primary: by agreement with the one that it follows, if that one lives and for a while.
-    async fn lead(
-        &mut self,
-        talk: &mut Conversation,
-        credentials: Option<&Credentials>,
-        seen: &Seen,
-    ) -> Result<(), NodeError> {
-        let since = *self.taking_over.get_or_insert_with(Instant::now);
-        if let Some(old) = &seen.replica_of {
-            match take_over(talk, &self.address, old, credentials).await? {
-                Outcome::Taken => return Ok(()),
-                Outcome::Alone => {}
-                Outcome::NotYet(why) if since.elapsed() < TAKE_OVER_WITHIN => {
-                    return Err(NodeError::NotTakenOver(old.clone(), why));
-                }
-                Outcome::NotYet(why) => {
-                    warn!(node = %self.address, %old, why, "taking over without the old primary");
-                }
-            }
-        }
-        talk.ask(&["REPLICAOF", "NO", "ONE"]).await?;
-        Ok(())
-    }
-
-    /// Writes down what the next life of the node will be compared with.
-    fn remember(&mut self, wanted: &Wanted, seen: &Seen) -> Result<(), NodeError> {
-        let (had_keys, run_id) = (seen.keys > 0, &seen.run_id);
-        if self.record.had_keys == had_keys && self.record.run_id == *run_id {
+    /// Records what the next process of the node will be compared with. A serving primary, and a replica
+    /// linked to its primary, have everything.
+    fn remember(&mut self, wanted: &Wanted, order: &Order, seen: &Seen) -> Result<(), NodeError> {
+        let current = match &order.role {
+            Role::Primary => seen.replica_of.is_none(),
+            Role::ReplicaOf(primary) => seen.linked && seen.replica_of.as_ref() == Some(primary),
+        };
+        let data = if current { Data::Current } else { self.record.data };
+        // A replica gets functions with the rest.
+        let functions = self.record.functions || (current && order.role != Role::Primary);
+        let had_keys = seen.keys > 0;
+        let followed = seen.replica_of.is_some();
+        let record = &self.record;
+        let known =
+            (record.had_keys, record.run_id.as_str(), self.data_saved, record.functions, record.followed);
+        if known == (had_keys, seen.run_id.as_str(), Some(data), functions, followed) {
             return Ok(());
         }
+        self.record.followed = followed;
+        self.record.functions = functions;
         self.record.had_keys = had_keys;
-        self.record.run_id.clone_from(run_id);
+        self.record.data = data;
+        self.record.run_id.clone_from(&seen.run_id);
         self.record.password.clone_from(&wanted.password);
         self.save()
     }
 
-    /// An orderly end: the data goes to disk, whatever the persistence, so that the next start has all of it.
+    /// Stops the node regularly: the data is saved, whatever the persistence, so that the next start has all
+    /// of it.
     pub(super) async fn stop(&mut self, wanted: &Wanted) {
         if wanted.kind == Kind::External || !self.process.as_mut().is_some_and(ServerProcess::alive) {
             return;
         }
         if let Err(error) = self.shut_down(wanted).await {
-            warn!(node = %self.address, %error, "node did not stop in order");
+            warn!(node = %self.address, %error, "node did not stop regularly");
         }
         if let Err(error) = self.end().await {
-            warn!(node = %self.address, %error, "node does not end");
+            warn!(node = %self.address, %error, "node process does not exit");
         }
     }
 
-    /// That a snapshot may be loaded is written down before it is made: the server replaces the file in one step, and
-    /// there is none before, so one that is there is complete even if we do not live to see it.
+    /// That a snapshot may be loaded is recorded before it is made: the server replaces the file atomically,
+    /// and there was none before, so an existing one is complete even if this process ends before it sees it.
     async fn shut_down(&mut self, wanted: &Wanted) -> Result<(), NodeError> {
-        let mut talk = self.talk(wanted).await?;
-        let seen = look(&mut talk).await?;
+        let silent = |error| NodeError::Silent(Silence::Down, error);
+        let mut talk = self.talk(wanted).await.map_err(silent)?;
+        let seen = look(&mut talk).await.map_err(silent)?;
         self.check_identity(wanted, &seen)?;
-        // A life that was never found sound has nothing that anybody should see again.
+        // A process that was never found sound has no data worth keeping.
         let sound = seen.run_id == self.record.run_id && !seen.loading;
         if wanted.persistence == Persistence::None {
             self.home.drop_snapshot().map_err(io_error("cannot remove an old snapshot"))?;
@@ -428,14 +494,31 @@ impl Node {
         self.record.saved = sound;
         self.save()?;
         talk.push(&["SHUTDOWN", if sound { "SAVE" } else { "NOSAVE" }]);
-        talk.flush().await?;
+        talk.flush().await.map_err(silent)?;
         if let Some(process) = &mut self.process {
             process.ended(STOP_WITHIN).await;
         }
         Ok(())
     }
 
-    fn save(&self) -> Result<(), NodeError> {
+    fn save(&mut self) -> Result<(), NodeError> {
+        self.data_saved = Some(self.record.data);
         self.home.save(&self.record).map_err(io_error("cannot write the node's record"))
     }
+}
+
+/// Whether another socket has a node's port. The probe is closed before this returns: a server that starts
+/// while it is open fails to bind, depending on which of the two is faster.
+fn taken(node: &Address) -> bool {
+    let bound = TcpListener::bind((node.host(), node.port())).map(drop);
+    // The server reports any other problem with the address in its log.
+    bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
+fn credentials(wanted: &Wanted) -> Option<Credentials> {
+    wanted.password.clone().map(|password| Credentials { user: None, password })
+}
+
+async fn look_at(node: &Address, credentials: Option<&Credentials>) -> Result<Seen, TalkError> {
+    look(&mut Conversation::open(node, credentials, ANSWER_WITHIN).await?).await
 }

@@ -1,50 +1,62 @@
-//! What does a host remember of a node over restarts? Whose data its directory holds, and which process serves it.
+//! What does a host remember of a node over restarts? The owner of its data, and its process.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use capstan_redis_proxy::nodes::Data;
 use serde::{Deserialize, Serialize};
 
-use super::wanted::Incarnation;
+use super::Incarnation;
+use super::aside;
 use crate::keys::ClusterName;
 
 /// A process that was started for the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ProcessMark {
+pub struct ProcessMark {
+    /// Its process id.
     pub pid: i32,
-    /// When it started, in ticks since the machine did: a number that is used again belongs to another process.
+    /// When it started, in ticks since the machine did: a reused process id has another start.
     pub started: u64,
 }
 
 /// The record of one node, in its directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
-    /// Whose data the directory and the process hold.
+pub struct Record {
+    /// The owner of the data in the directory and the process.
     pub owner: Option<(ClusterName, Incarnation)>,
-    /// The process, if one was started and not ended in order.
+    /// The process, if one was started and not stopped regularly.
     pub process: Option<ProcessMark>,
-    /// The server's own name for its last life that was found sound.
+    /// The server's run id of the last process that was found sound.
     pub run_id: String,
-    /// Whether it held keys when it was last looked at.
+    /// Whether it had keys when it was last observed.
     pub had_keys: bool,
-    /// Whether a snapshot in the directory was made by an orderly stop: then it is all the data.
+    /// Whether a snapshot in the directory was made by a regular stop: then it is complete.
     pub saved: bool,
-    /// The password that a new process starts behind.
+    /// How much of its shard's data it held when it was last observed.
+    #[serde(default)]
+    pub data: Data,
+    /// Whether it was a replica then: its primary may have accepted more while it was down.
+    #[serde(default)]
+    pub followed: bool,
+    /// Whether the functions of its cluster were copied to it.
+    #[serde(default)]
+    pub functions: bool,
+    /// The password that a new process starts with.
     pub lock: String,
     /// The password after that.
     pub password: Option<String>,
 }
 
-/// A node's directory: record, configuration, log, and below `data` what the server writes.
+/// A node's directory: record, configuration, log, and `data`, which the server writes.
 #[derive(Clone, Debug)]
 pub(super) struct Home {
     dir: PathBuf,
 }
 
 impl Home {
-    /// Makes the directory, readable by nobody else: it holds a password.
+    /// Creates the directory, readable by this user only: it contains a password.
     pub(super) fn open(dir: PathBuf) -> io::Result<Home> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join("data"))?;
         Ok(Home { dir })
@@ -58,8 +70,8 @@ impl Home {
         self.dir.join("server.conf")
     }
 
-    /// The record; a new directory has an empty one. A record that cannot be read is an error: guessing whose data
-    /// this is could serve it to somebody else.
+    /// The record; a new directory has an empty one. An unreadable record is an error: guessing the owner of
+    /// the data could serve it to another one.
     pub(super) fn load(&self) -> io::Result<Record> {
         match fs::read(self.dir.join("node.json")) {
             Ok(text) => Ok(serde_json::from_slice(&text)?),
@@ -83,13 +95,28 @@ impl Home {
         file?.write_all(text.as_bytes())
     }
 
+    /// Sets everything that a server wrote aside.
+    pub(super) fn set_aside(&self, whose: &str) -> io::Result<()> {
+        aside::set_aside(&self.dir, whose).map(drop)
+    }
+
+    /// Keeps a copy of what a running server wrote and will replace.
+    pub(super) fn link_aside(&self, whose: &str) -> io::Result<()> {
+        aside::link_aside(&self.dir, whose).map(drop)
+    }
+
+    /// Restores what was set aside; false if there is nothing.
+    pub(super) fn bring_back(&self, whose: &str) -> io::Result<bool> {
+        aside::bring_back(&self.dir, whose)
+    }
+
     /// Removes everything that a server wrote.
     pub(super) fn wipe(&self) -> io::Result<()> {
         fs::remove_dir_all(self.dir.join("data"))?;
         fs::create_dir(self.dir.join("data"))
     }
 
-    /// Removes the snapshot of an orderly stop once it is loaded: it would be the past at the next start.
+    /// Removes the snapshot of a regular stop once it is loaded: it would be outdated at the next start.
     pub(super) fn drop_snapshot(&self) -> io::Result<()> {
         match fs::remove_file(self.dir.join("data/dump.rdb")) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -97,7 +124,7 @@ impl Home {
         }
     }
 
-    /// Keeps the server's log small: one old part and the present one. The server opens it anew for every line.
+    /// Bounds the server's log: one old part and the current one. The server reopens it for every line.
     pub(super) fn bound_log(&self, most: u64) -> io::Result<()> {
         let log = self.dir.join("server.log");
         match fs::metadata(&log) {

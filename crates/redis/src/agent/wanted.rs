@@ -1,69 +1,91 @@
-//! What should a node be? Plain values that whoever reads the metadata hands to the agent.
+//! What is the desired state of a node? Plain values that the reader of the metadata passes to the agent.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
+use capstan_redis_proxy::nodes::Incarnation;
 
 use crate::address::Address;
 use crate::keys::ClusterName;
-
-/// Which life of a cluster's name data belongs to: a name that was deleted and created again has another one, so that
-/// a node never serves the data of a predecessor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Incarnation(pub u64);
-
-impl fmt::Display for Incarnation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+use crate::shard::Succession;
 
 /// What of a node's data survives the end of its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Persistence {
-    /// Nothing, except over an orderly stop.
+    /// Nothing, except over a regular stop.
     #[default]
     None,
     /// Everything but about the last second: the append-only file, synced every second.
     Aof,
-    /// What was there at the last snapshot.
+    /// The state at the last snapshot.
     Rdb,
 }
 
-/// Who runs a node.
+/// What runs a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// The agent: it starts the process and ends it.
+    /// The agent: it starts and stops the process.
     #[default]
     Supervised,
-    /// Somebody else: the agent looks after it and empties it, no more.
+    /// Another system: the agent only checks and empties it.
     External,
 }
 
-/// What a node of this host is for.
+/// The desired state of a node of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Where it listens.
     pub node: Address,
-    /// Who runs it.
+    /// What runs it.
     pub kind: Kind,
-    /// Whose it is. `None`: free; it is emptied and kept running, so that it can be taken quickly.
+    /// Its owner. `None`: free; it is emptied and kept running, so that it can be assigned quickly.
     pub owner: Option<(ClusterName, Incarnation)>,
-    /// Most bytes of data; `None` leaves it to the machine.
+    /// Most bytes of data; `None`: no limit.
     pub max_memory: Option<u64>,
+    /// Whether keys are evicted when the memory is full; otherwise writes are refused.
+    pub eviction: bool,
     /// What survives its process.
     pub persistence: Persistence,
-    /// What a connection must know; `None` for an open node on loopback.
+    /// The password of connections; `None` for an open node on loopback.
     pub password: Option<String>,
+    /// What happens to data of another owner.
+    pub former: Former,
+    /// The other primaries of its cluster, from which it copies functions.
+    pub peers: Vec<Address>,
 }
 
-/// What a node is to the other nodes of its shard.
+/// What happens to the data of the previous owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Former {
+    /// It is removed: its cluster was deleted.
+    Erased,
+    /// It is set aside for a while: its cluster exists, and may recover it.
+    #[default]
+    SetAside,
+    /// The same; and data of the new owner that was set aside here is restored.
+    BroughtBack,
+}
+
+/// The role of a node in its shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// It takes the writes.
+    /// It accepts writes.
     #[default]
     Primary,
-    /// It follows another node.
+    /// It replicates from another node.
     ReplicaOf(Address),
+}
+
+/// The role of a node, and what it may do to get there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    /// The role.
+    pub role: Role,
+    /// How it became a primary, if it is one.
+    pub succession: Succession,
+    /// Whether no other node is known to have as much data as it had.
+    pub alone: bool,
+}
+
+impl From<Role> for Order {
+    fn from(role: Role) -> Order {
+        Order { role, succession: Succession::Agreed, alone: true }
+    }
 }

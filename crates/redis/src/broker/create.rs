@@ -15,11 +15,12 @@ use super::settle::{Next, settle};
 use super::tree::{ClusterTree, Tree};
 use crate::address::Address;
 use crate::keys::*;
-use crate::spec::{ClusterConfig, ClusterSpec, MAX_CLUSTER_NAME, MAX_NODES, MAX_REPLICAS};
+use crate::spec::{Acks, ClusterConfig, ClusterSpec, MAX_CLUSTER_NAME, MAX_NODES, MAX_REPLICAS};
 use crate::status::{NodeRecord, Place, SlotEntry};
 
-/// Creates a cluster: first its specification and epoch, together with the task that completes it; then its nodes, in
-/// as few transactions as the store takes. Whoever stops in between leaves a task that any coordinator completes.
+/// Creates a cluster: first its specification and epoch, together with the task that completes it; then its
+/// nodes, in as few transactions as the store accepts. If it is interrupted, any coordinator completes the
+/// task.
 pub async fn create_cluster(
     store: &Store,
     name: &ClusterName,
@@ -27,10 +28,10 @@ pub async fn create_cluster(
 ) -> Result<(), BrokerError> {
     check_request(name, spec)?;
     let request = format!("{:016x}", rand::random::<u64>());
-    settle(store, &format!("cluster {name}"), |tree, sofar| {
+    settle(store, &format!("cluster {name}"), |tree, progress| {
         let now = clock::since_epoch().as_secs();
         match tree.cluster(name) {
-            None if sofar.committed > 0 => Ok(Next::Done(())),
+            None if progress.committed > 0 => Ok(Next::Done(())),
             None => plan_create(tree, name, spec, &request, now).map(Next::Commit),
             Some(cluster) if !is_ours(cluster, &request) => Err(BrokerError::ClusterExists(name.clone())),
             Some(cluster) => match plan_nodes(tree, name, cluster, now) {
@@ -56,13 +57,16 @@ fn check_request(name: &ClusterName, spec: &ClusterSpec) -> Result<(), BrokerErr
         format!("cluster {name}: between 1 and {MAX_NODES} nodes, not {}", spec.nodes)
     } else if spec.replicas > MAX_REPLICAS {
         format!("cluster {name}: at most {MAX_REPLICAS} replicas, not {}", spec.replicas)
+    } else if spec.serving.acks == Acks::Replica && spec.replicas == 0 {
+        format!("cluster {name}: `acks: replica` needs at least one replica")
     } else {
         return Ok(());
     };
     Err(BrokerError::Invalid(text))
 }
 
-/// The first transaction: the name is neither taken nor being freed, and there are enough nodes right now.
+/// The first transaction: the name is neither in use nor being deleted, and there are enough nodes at the
+/// moment.
 pub(super) fn plan_create(
     tree: &Tree,
     name: &ClusterName,
@@ -79,8 +83,7 @@ pub(super) fn plan_create(
     if spec.serving.default
         && let Some((other, _)) = tree.clusters.iter().find(|(_, cluster)| serves_strangers(cluster))
     {
-        let text =
-            format!("cluster {name}: clients that name no cluster use {other}; only one can be the default");
+        let text = format!("cluster {name}: {other} is already the default; only one cluster can be");
         return Err(BrokerError::Invalid(text));
     }
     let epoch = before.last_epoch.as_ref().map_or(Epoch::NEVER_TOLD, |seen| seen.record).next();
@@ -111,7 +114,7 @@ pub(super) fn plan_create(
     Ok(draft)
 }
 
-/// The cluster as its first transaction leaves it, to see beforehand whether there are nodes for it.
+/// The cluster after its first transaction, to check beforehand whether there are nodes for it.
 fn planned(before: &ClusterTree, spec: &ClusterSpec, epoch: Epoch) -> ClusterTree {
     let stored = |record| capstan_meta::record::Stored {
         record,
@@ -139,23 +142,23 @@ fn planned(before: &ClusterTree, spec: &ClusterSpec, epoch: Epoch) -> ClusterTre
 
 fn too_few(lacking: &Missing) -> BrokerError {
     let wanted = lacking.additions.len() + lacking.unplaced;
-    let why = "free, emptied, on hosts that answer and are not drained; a replica needs a host of its own"
+    let why = "free, emptied, on reachable hosts that are not drained; a replica needs a host of its own"
         .to_owned();
     BrokerError::TooFewNodes { wanted, free: lacking.additions.len(), why }
 }
 
-/// What comes next for a cluster that lacks nodes.
+/// The next step for a cluster that lacks nodes.
 #[derive(Debug)]
 pub enum Creation {
-    /// It has all of them, and no task says otherwise.
+    /// It has all of them, and no task.
     Complete,
     /// The next transaction.
     Next(Draft),
-    /// There are no nodes that it could take.
+    /// There are no free nodes for it.
     Lacks(Missing),
 }
 
-/// The next transaction of Create Cluster: takes a batch of nodes; the last one ends the task.
+/// The next transaction of Create Cluster: assigns a batch of nodes; the last one removes the task.
 #[must_use]
 pub fn plan_nodes(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, now: u64) -> Creation {
     let Some(task) = &cluster.creating else { return Creation::Complete };
@@ -175,11 +178,11 @@ pub fn plan_nodes(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, now: u
     let given = if ends { adopt_orphans(&mut edit) } else { 0 };
     let mut draft = match count + given {
         0 => {
-            let mut draft = Draft::new(format!("cluster {name} is complete"));
+            let mut draft = Draft::new(format!("complete cluster {name}"));
             draft.guard(ClusterEpochKey { cluster: name.clone() }.as_seen(cluster.epoch.as_deref()));
             draft
         }
-        _ => edit.finish(format!("take {count} nodes for cluster {name}"), now),
+        _ => edit.finish(format!("assign {count} nodes to cluster {name}"), now),
     };
     if ends {
         draft.guard(task_key.unchanged(task)).then(task_key.delete());
@@ -187,8 +190,8 @@ pub fn plan_nodes(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, now: u
     Creation::Next(draft)
 }
 
-/// Slots that were let go with a lost primary, and that no new one shares because none is wanted any more: the primary
-/// with the fewest takes them. Returns how many ranges there were.
+/// Assigns slots of a dropped primary that no new one gets, because none is wanted, to the primary with the
+/// fewest. Returns the number of ranges.
 fn adopt_orphans(edit: &mut Edit<'_>) -> usize {
     let orphans = uncovered(edit.nodes.values().flat_map(NodeRecord::owned));
     for range in &orphans {
@@ -200,17 +203,17 @@ fn adopt_orphans(edit: &mut Edit<'_>) -> usize {
     orphans.len()
 }
 
-/// Create Node: one more primary, without slots; a free node of the broker's choice, or the one that is named.
+/// Create Node: one more primary, without slots; a free node of the broker's choice, or the named one.
 pub async fn create_node(
     store: &Store,
     name: &ClusterName,
     wanted: Option<&Address>,
 ) -> Result<Place, BrokerError> {
     let mut chosen: Option<Place> = None;
-    settle(store, &format!("cluster {name}"), |tree, sofar| {
+    settle(store, &format!("cluster {name}"), |tree, progress| {
         let cluster = tree.cluster(name).ok_or_else(|| BrokerError::NoCluster(name.clone()))?;
         if let Some(place) =
-            chosen.as_ref().filter(|place| sofar.maybe_ours() && cluster.nodes.contains_key(&place.node))
+            chosen.as_ref().filter(|place| progress.maybe_ours() && cluster.nodes.contains_key(&place.node))
         {
             return Ok(Next::Done(place.clone()));
         }
@@ -221,7 +224,7 @@ pub async fn create_node(
     .await
 }
 
-/// A free node of the broker's choice, or the one that is named if it can be taken.
+/// A free node of the broker's choice, or the named one if it is free.
 pub(super) fn choose(
     tree: &Tree,
     cluster: &ClusterTree,
@@ -243,7 +246,7 @@ pub(super) fn choose(
             let owner = owner.record.0.as_ref().map(|cluster| format!("it belongs to cluster {cluster}"));
             Some(owner.unwrap_or_else(|| "it is in quarantine until its host has emptied it".to_owned()))
         })
-        .unwrap_or_else(|| "no host has it".to_owned());
+        .unwrap_or_else(|| "it is not registered on any host".to_owned());
     Err(BrokerError::NodeNotFree { node: wanted.clone(), why })
 }
 

@@ -1,5 +1,5 @@
-//! How is a change written? A transaction that carries its guards: every record that it replaces is compared, every
-//! epoch that it bumps is compared, and the trigger that tells the hosts is part of it.
+//! How is a change written? A transaction that carries its guards: every record that it replaces and every
+//! epoch that it bumps is compared, and the task that notifies the hosts is part of it.
 
 use std::collections::BTreeSet;
 
@@ -13,21 +13,27 @@ use crate::address::Address;
 use crate::keys::*;
 use crate::status::{NodeRecord, Owner, Place, Quarantine};
 
-/// Nodes that one transaction takes or releases. Each costs up to four operations (owner, both copies, quarantine or
-/// the host's epoch twice over), and etcd refuses more than 128.
+/// Nodes that one transaction assigns or releases. Each costs up to four operations (owner, both copies,
+/// quarantine or the host's epoch twice), and etcd refuses more than 128.
 pub const NODES_PER_TXN: usize = 24;
 
-/// A change to the tree, made from what was read.
+/// A change to the tree, derived from what was read.
 #[derive(Clone, Debug)]
 pub struct Draft {
-    /// What it does, in words.
+    /// What it does, as text.
     pub what: String,
     txn: Txn,
     hosts: BTreeSet<Address>,
 }
 
+impl From<Draft> for Txn {
+    fn from(draft: Draft) -> Txn {
+        draft.txn
+    }
+}
+
 impl Draft {
-    /// Nothing yet.
+    /// An empty change.
     pub fn new(what: impl Into<String>) -> Draft {
         Draft { what: what.into(), txn: Txn::new(), hosts: BTreeSet::new() }
     }
@@ -38,7 +44,7 @@ impl Draft {
         self.txn
     }
 
-    /// Whether a store takes it: etcd refuses more than 128 compares or operations.
+    /// Whether a store accepts it: etcd refuses more than 128 compares or operations.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.txn.compares.len().max(self.txn.success.len()) <= MAX_TXN_OPS
@@ -60,7 +66,7 @@ impl Draft {
         self
     }
 
-    /// Adds an operation. A second put of the same key replaces the first: the last word counts.
+    /// Adds an operation. A second put of the same key replaces the first.
     pub fn then(&mut self, op: impl Into<Op>) -> &mut Draft {
         let op = op.into();
         if let Op::Put(put) = &op {
@@ -70,7 +76,7 @@ impl Draft {
         self
     }
 
-    /// Guards: nothing was created under a prefix since the tree was read. What was deleted does not matter.
+    /// Guards that nothing was created under a prefix since the tree was read. Deletions do not matter.
     pub fn nothing_new<P: Prefix>(&mut self, prefix: &P, tree: &Tree) -> &mut Draft {
         self.guard(created_before(Prefix::range(prefix), tree.revision))
     }
@@ -86,28 +92,28 @@ impl Draft {
         self
     }
 
-    /// Bumps the epoch of a cluster that exists, and triggers that its other hosts are told.
+    /// Bumps the epoch of an existing cluster, and adds the task that notifies its other hosts.
     pub fn bump_cluster(&mut self, name: &ClusterName, cluster: &ClusterTree, now: u64) -> &mut Draft {
         let bump = Bump::of(&ClusterEpochKey { cluster: name.clone() }, cluster.epoch.as_deref());
         let trigger = BumpTaskKey { cluster: name.clone() }.put(&seconds(now));
         self.guard(bump.guard).then(bump.put).then(trigger)
     }
 
-    /// Writes a node of a cluster: the truth, guarded by what was read, and its copy.
+    /// Writes a node of a cluster: its record, guarded by what was read, and the copy.
     pub fn put_node(&mut self, cluster: &ClusterTree, record: &NodeRecord) -> &mut Draft {
         let (truth, copy) = node_keys(record);
         let seen = cluster.nodes.get(&record.address);
         self.guard(truth.as_seen(seen.map(|seen| &**seen))).then(truth.put(record)).then(copy.put(record))
     }
 
-    /// Removes a node of a cluster: the truth, guarded by what was read, and its copy.
+    /// Removes a node of a cluster: its record, guarded by what was read, and the copy.
     pub fn remove_node(&mut self, cluster: &ClusterTree, record: &NodeRecord) -> &mut Draft {
         let (truth, copy) = node_keys(record);
         let seen = cluster.nodes.get(&record.address);
         self.guard(truth.as_seen(seen.map(|seen| &**seen))).then(truth.delete()).then(copy.delete())
     }
 
-    /// Takes a free node for a cluster, and bumps its host.
+    /// Assigns a free node to a cluster, and bumps its host.
     pub fn claim(&mut self, tree: &Tree, place: &Place, name: &ClusterName) -> &mut Draft {
         let key = OwnerKey { proxy: place.proxy.clone(), node: place.node.clone() };
         let quarantine = QuarantineKey { proxy: place.proxy.clone(), node: place.node.clone() };
@@ -118,8 +124,8 @@ impl Draft {
             .bump_host(tree, &place.proxy)
     }
 
-    /// Gives a node back, to be emptied before anybody gets it, and bumps its host. The cluster's records of it are
-    /// removed with it.
+    /// Releases a node to quarantine, to be emptied before it is used again, and bumps its host. The
+    /// cluster's records of it are removed.
     pub fn release(
         &mut self,
         tree: &Tree,
@@ -131,7 +137,7 @@ impl Draft {
         let (proxy, node) = (record.proxy_address.clone(), record.address.clone());
         let host = tree.hosts.get(&proxy);
         self.remove_node(cluster, record);
-        // A host that was removed by force has no owner keys; nothing of it may come back to life here.
+        // A host that was removed by force has no owner keys; they must not be recreated here.
         let ours = |owner: &&Seen<Owner>| owner.record.0.as_ref() == Some(&record.cluster_name);
         if let Some(owner) = host.and_then(|host| host.owners.get(&node)).filter(ours) {
             let key = OwnerKey { proxy: proxy.clone(), node: node.clone() };
@@ -164,7 +170,7 @@ pub(crate) fn created_before(keys: KeyRange, revision: Revision) -> Compare {
     Compare { keys, target: CompareTarget::CreateRevision(revision.next()), relation: Relation::Less }
 }
 
-/// Seconds since 1970 as the documents store them.
+/// Seconds since 1970 as the records store them.
 pub(crate) fn seconds(now: u64) -> i64 {
     i64::try_from(now).unwrap_or(i64::MAX)
 }

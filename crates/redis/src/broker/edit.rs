@@ -1,6 +1,6 @@
-//! How is a cluster changed? Edit a picture of it, then write what differs: one transaction that guards every record
-//! it replaces, keeps the truth and its copies alike, bumps the epochs of all hosts that it touches and of the
-//! cluster, and triggers that the other hosts are told.
+//! How is a cluster changed? Edit a copy of it, then write the differences: one transaction that guards every
+//! record it replaces, keeps records and their copies equal, bumps the epochs of the cluster and of all hosts
+//! that it touches, and adds the task that notifies the other hosts.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,23 @@ use super::error::BrokerError;
 use super::tree::{ClusterTree, Tree};
 use crate::address::Address;
 use crate::keys::*;
+use crate::shard::ShardRecord;
 use crate::status::{MoveId, MoveRecord, NodeRecord, Place};
 
-/// A cluster as it will be.
+/// A cluster with pending changes.
 #[derive(Clone, Debug)]
 pub struct Edit<'t> {
     tree: &'t Tree,
     name: &'t ClusterName,
-    /// The cluster as it is.
+    /// The cluster as read.
     pub before: &'t ClusterTree,
-    /// Its nodes, as they will be.
+    /// Its nodes after the change.
     pub nodes: BTreeMap<Address, NodeRecord>,
-    /// Its moves, as they will be.
+    /// Its shards by primary after the change. Those of nodes that are no longer primaries are removed.
+    pub shards: BTreeMap<Address, ShardRecord>,
+    /// Its moves after the change.
     pub moves: BTreeMap<MoveId, MoveRecord>,
-    /// How many primaries it is to have.
+    /// The desired number of primaries.
     pub node_number: Option<u32>,
     last_move: Epoch,
     why_released: BTreeMap<Address, String>,
@@ -33,16 +36,18 @@ pub struct Edit<'t> {
 }
 
 impl<'t> Edit<'t> {
-    /// A cluster that exists, as it is.
+    /// An existing cluster, unchanged.
     pub fn of(tree: &'t Tree, name: &'t ClusterName) -> Result<Edit<'t>, BrokerError> {
         let before = tree.cluster(name).ok_or_else(|| BrokerError::NoCluster(name.clone()))?;
         let nodes = before.nodes.iter().map(|(node, seen)| (node.clone(), seen.record.clone()));
+        let shards = before.shards.iter().map(|(node, seen)| (node.clone(), seen.record.clone()));
         let moves = before.moves.iter().map(|(id, seen)| (*id, seen.record.clone()));
         Ok(Edit {
             tree,
             name,
             before,
             nodes: nodes.collect(),
+            shards: shards.collect(),
             moves: moves.collect(),
             node_number: None,
             last_move: tree.task_epoch.as_ref().map_or(Epoch::NEVER_TOLD, |seen| seen.record),
@@ -51,7 +56,7 @@ impl<'t> Edit<'t> {
         })
     }
 
-    /// The epoch that the cluster will have.
+    /// The cluster's epoch after the change.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.before.epoch.as_ref().map_or(Epoch::NEVER_TOLD, |seen| seen.record).next()
@@ -62,7 +67,7 @@ impl<'t> Edit<'t> {
         self.nodes.get(node).ok_or_else(|| self.no_node(node))
     }
 
-    /// One of its nodes, to be changed.
+    /// One of its nodes, mutable.
     pub fn node_mut(&mut self, node: &Address) -> Result<&mut NodeRecord, BrokerError> {
         let missing = self.no_node(node);
         self.nodes.get_mut(node).ok_or(missing)
@@ -72,34 +77,35 @@ impl<'t> Edit<'t> {
         BrokerError::NoNode { cluster: self.name.clone(), node: node.clone() }
     }
 
-    /// A node that is taken for the cluster.
+    /// Adds a node to the cluster.
     pub fn add(&mut self, record: NodeRecord) {
         self.nodes.insert(record.address.clone(), record);
     }
 
-    /// A node that leaves the cluster.
+    /// Removes a node from the cluster.
     pub fn release(&mut self, node: &Address, why: &str) -> Option<NodeRecord> {
         self.why_released.insert(node.clone(), why.to_owned());
         self.nodes.remove(node)
     }
 
-    /// Records that nodes are missing.
+    /// Records the task to create missing nodes.
     pub fn want_nodes(&mut self) {
         self.creating = true;
     }
 
-    /// A number for a new move.
+    /// The id of a new move.
     pub fn next_move(&mut self) -> MoveId {
         self.last_move = self.last_move.next();
         MoveId(self.last_move.0)
     }
 
-    /// What differs, as a transaction.
+    /// The differences, as a transaction.
     #[must_use]
     pub fn finish(self, what: impl Into<String>, now: u64) -> Draft {
         let mut draft = Draft::new(what);
         draft.bump_cluster(self.name, self.before, now);
         self.write_nodes(&mut draft, now);
+        self.write_shards(&mut draft);
         self.write_moves(&mut draft);
         if let Some(number) = self.node_number {
             let key = NodeNumberKey { cluster: self.name.clone() };
@@ -130,6 +136,33 @@ impl<'t> Edit<'t> {
                 }
             }
         }
+    }
+
+    /// Every record that changes is compared: a promotion depends on the current in-sync set.
+    fn write_shards(&self, draft: &mut Draft) {
+        let key = |primary: &Address| ShardKey { cluster: self.name.clone(), primary: primary.clone() };
+        let leads = |node: &Address| self.nodes.get(node).is_some_and(NodeRecord::is_primary);
+        for (primary, seen) in &self.before.shards {
+            match self.shards.get(primary).filter(|_| leads(primary)) {
+                Some(record) if *record == seen.record => {}
+                Some(record) => {
+                    draft.guard(key(primary).unchanged(seen)).then(key(primary).put(record));
+                }
+                None => {
+                    draft.guard(key(primary).unchanged(seen)).then(key(primary).delete());
+                }
+            }
+        }
+        let new = self.shards.iter().filter(|(primary, _)| !self.before.shards.contains_key(*primary));
+        for (primary, record) in new.filter(|(primary, _)| leads(primary)) {
+            draft.guard(key(primary).absent()).then(key(primary).put(record));
+        }
+    }
+
+    /// Takes the record of a shard that gets another primary.
+    pub fn take_shard(&mut self, primary: &Address) -> ShardRecord {
+        let epoch = self.before.epoch.as_ref().map(|seen| seen.record).unwrap_or_default();
+        self.shards.remove(primary).unwrap_or_else(|| ShardRecord::new(primary, epoch))
     }
 
     fn write_moves(&self, draft: &mut Draft) {

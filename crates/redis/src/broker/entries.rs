@@ -1,11 +1,11 @@
-//! How are a node's slots cut and joined? Pure functions on the entries of a node.
+//! How are a node's slots split and merged? Pure functions on the entries of a node.
 
 use std::collections::BTreeSet;
 
 use crate::slots::{SLOTS, SlotRange};
 use crate::status::{MoveId, SlotEntry, Tag};
 
-/// Takes a range out of the stable entry that holds all of it; false if there is no such entry.
+/// Removes a range from the stable entry that contains it; false if there is no such entry.
 pub(crate) fn cut(entries: &mut Vec<SlotEntry>, range: SlotRange) -> bool {
     let holds = |entry: &SlotEntry| {
         entry.tag == Tag::Stable && entry.range.first() <= range.first() && range.last() <= entry.range.last()
@@ -19,7 +19,7 @@ pub(crate) fn cut(entries: &mut Vec<SlotEntry>, range: SlotRange) -> bool {
     true
 }
 
-/// Takes slots away from whatever entries own them; moves of which they were part lose them.
+/// Removes slots from the entries that own them; moves that include them lose them.
 pub(crate) fn cut_owned(entries: &mut Vec<SlotEntry>, range: SlotRange) {
     let mut kept = Vec::new();
     for entry in entries.drain(..) {
@@ -49,13 +49,13 @@ pub(crate) fn join(entries: &mut Vec<SlotEntry>, entry: SlotEntry) {
     tidy(entries);
 }
 
-/// Takes out the entry of a move.
+/// Removes the entry of a move.
 pub(crate) fn take_move(entries: &mut Vec<SlotEntry>, id: MoveId) -> Option<SlotEntry> {
     let at = entries.iter().position(|entry| entry.tag.end().is_some_and(|end| end.id == id))?;
     Some(entries.remove(at))
 }
 
-/// Sorts entries, and joins stable neighbours.
+/// Sorts entries, and merges stable neighbours.
 pub(crate) fn tidy(entries: &mut Vec<SlotEntry>) {
     entries.sort();
     let mut joined: Vec<SlotEntry> = Vec::with_capacity(entries.len());
@@ -78,12 +78,12 @@ fn touches(left: &SlotEntry, right: &SlotEntry) -> bool {
         && u32::from(left.range.last()) + 1 == u32::from(right.range.first())
 }
 
-/// The range between two ends, both included, if there is one.
+/// The range between two bounds, both included, if it is not empty.
 pub(crate) fn span(first: u32, last: Option<u32>) -> Option<SlotRange> {
     SlotRange::new(first, last?).ok()
 }
 
-/// Slots that none of these ranges holds, as ranges.
+/// Slots in none of these ranges, as ranges.
 pub(crate) fn uncovered(owned: impl IntoIterator<Item = SlotRange>) -> Vec<SlotRange> {
     let owned: BTreeSet<SlotRange> = owned.into_iter().collect();
     let mut free = Vec::new();
@@ -98,7 +98,7 @@ pub(crate) fn uncovered(owned: impl IntoIterator<Item = SlotRange>) -> Vec<SlotR
     free
 }
 
-/// Takes so many slots from the front of some ranges.
+/// Takes this many slots from the front of some ranges.
 pub(crate) fn take_front(from: &mut Vec<SlotRange>, mut count: u32) -> Vec<SlotRange> {
     let mut taken = Vec::new();
     while count > 0 && !from.is_empty() {

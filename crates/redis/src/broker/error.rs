@@ -1,6 +1,7 @@
-//! Why can the broker not do it, and what may the caller do about it?
+//! Why did an operation fail, and what may the caller do about it?
 
 use capstan_meta::record::{BadValue, RecordError};
+use capstan_meta::settle::Contended;
 use capstan_meta::{MetaError, Remedy};
 
 use crate::address::Address;
@@ -23,8 +24,8 @@ pub enum BrokerError {
     /// The cluster's nodes are still being created.
     #[error("cluster {0} is still being created; try again when it has all its nodes")]
     StillCreating(ClusterName),
-    /// Something else is moving.
-    #[error("cluster {0} has moves under way; wait for them, or cancel them first")]
+    /// Slots of the cluster are moving.
+    #[error("cluster {0} has moves in progress; wait for them, or cancel them first")]
     Moving(ClusterName),
     /// No such host.
     #[error("there is no host with proxy {0}; `capstan redis hosts list` shows those that are registered")]
@@ -32,12 +33,12 @@ pub enum BrokerError {
     /// The host is registered with other nodes.
     #[error("host {0} is registered with other nodes; remove it first: the nodes of a host do not change")]
     HostDiffers(Address),
-    /// The host's nodes are used.
+    /// The host's nodes are in use.
     #[error("host {proxy} is in use by {users}; drain it or delete those clusters first")]
     HostInUse {
         /// The host.
         proxy: Address,
-        /// Who uses it.
+        /// The clusters that use it.
         users: String,
     },
     /// A node can be on one host only.
@@ -45,7 +46,7 @@ pub enum BrokerError {
     NodeElsewhere {
         /// The node.
         node: Address,
-        /// Where it is.
+        /// Its host.
         proxy: Address,
     },
     /// No such node in this cluster.
@@ -56,8 +57,8 @@ pub enum BrokerError {
         /// The node.
         node: Address,
     },
-    /// The node cannot be taken.
-    #[error("node {node} cannot be taken: {why}")]
+    /// The node is not free.
+    #[error("node {node} cannot be used: {why}")]
     NodeNotFree {
         /// The node.
         node: Address,
@@ -76,7 +77,7 @@ pub enum BrokerError {
         /// How many.
         slots: u32,
     },
-    /// The node has no role in which this makes sense.
+    /// The node's role does not allow the operation.
     #[error("node {node} of cluster {cluster}: {why}")]
     WrongRole {
         /// The cluster.
@@ -88,17 +89,17 @@ pub enum BrokerError {
     },
     /// Not enough nodes are free.
     #[error(
-        "{wanted} nodes are needed and {free} can be taken ({why}); add hosts with `capstan redis hosts add`"
+        "{wanted} nodes are needed and {free} are available ({why}); add hosts with `capstan redis hosts add`"
     )]
     TooFewNodes {
         /// How many are needed.
         wanted: usize,
         /// How many there are.
         free: usize,
-        /// What stands in the way.
+        /// Which nodes are available.
         why: String,
     },
-    /// Slots that nobody has, or that are on their way already.
+    /// Slots without an owner, or that are moving already.
     #[error("slots {range} of cluster {cluster} cannot be moved: {why}")]
     NotMovable {
         /// The cluster.
@@ -108,7 +109,7 @@ pub enum BrokerError {
         /// Why not.
         why: String,
     },
-    /// No such move (any more).
+    /// No such move.
     #[error("cluster {cluster} has no move {id}; it is committed or was cancelled")]
     NoMove {
         /// The cluster.
@@ -116,19 +117,16 @@ pub enum BrokerError {
         /// The move.
         id: MoveId,
     },
-    /// A request that can never be fulfilled.
+    /// An invalid request.
     #[error("{0}")]
     Invalid(String),
-    /// Others kept changing the same records.
-    #[error("{what} is being changed by others; try again")]
-    Contended {
-        /// What was tried.
-        what: String,
-    },
-    /// The store holds something unreadable.
+    /// Concurrent changes to the same records.
+    #[error(transparent)]
+    Contended(#[from] Contended),
+    /// The store contains an unreadable value.
     #[error(transparent)]
     BadValue(#[from] BadValue),
-    /// The store could not do it.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] MetaError),
 }
@@ -153,7 +151,7 @@ impl BrokerError {
             | NotMovable { .. }
             | NoMove { .. }
             | Invalid(_) => Remedy::Reject,
-            StillDeleting(_) | StillCreating(_) | Moving(_) | Contended { .. } => Remedy::Retry,
+            StillDeleting(_) | StillCreating(_) | Moving(_) | Contended(_) => Remedy::Retry,
             BadValue(_) => Remedy::Report,
             Store(error) => error.remedy(),
         }

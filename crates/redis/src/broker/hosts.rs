@@ -5,29 +5,30 @@ use std::collections::BTreeSet;
 use capstan_control::epoch::Epoch;
 use capstan_meta::Store;
 use capstan_meta::record::{Key, Prefix};
+use capstan_meta::settle::Progress;
 
 use super::draft::Draft;
 use super::error::BrokerError;
-use super::settle::{Next, Sofar, settle};
+use super::settle::{Next, settle};
 use super::tree::{HostTree, Tree};
 use crate::address::Address;
 use crate::keys::*;
 use crate::spec::MAX_NODES_PER_HOST;
 use crate::status::{Owner, Place};
 
-/// What adding or removing did.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Change {
-    /// It is as it was asked for now.
+    /// The change was made.
     Made,
-    /// It was so already.
+    /// It was already made.
     Already,
 }
 
 impl Change {
-    fn found(sofar: Sofar) -> Change {
-        if sofar.maybe_ours() { Change::Made } else { Change::Already }
+    fn found(progress: Progress) -> Change {
+        if progress.maybe_ours() { Change::Made } else { Change::Already }
     }
 }
 
@@ -39,19 +40,19 @@ pub async fn add_host(store: &Store, proxy: &Address, nodes: &[Address]) -> Resu
             format!("host {proxy}: a host has between 1 and {MAX_NODES_PER_HOST} nodes, not {}", nodes.len());
         return Err(BrokerError::Invalid(text));
     }
-    settle(store, &format!("host {proxy}"), |tree, sofar| plan_add(tree, proxy, &nodes, sofar)).await
+    settle(store, &format!("host {proxy}"), |tree, progress| plan_add(tree, proxy, &nodes, progress)).await
 }
 
 fn plan_add(
     tree: &Tree,
     proxy: &Address,
     nodes: &BTreeSet<Address>,
-    sofar: Sofar,
+    progress: Progress,
 ) -> Result<Next<Change>, BrokerError> {
     if let Some(host) = tree.host(proxy) {
         let same = host.owners.keys().eq(nodes.iter());
         return if same {
-            Ok(Next::Done(Change::found(sofar)))
+            Ok(Next::Done(Change::found(progress)))
         } else {
             Err(BrokerError::HostDiffers(proxy.clone()))
         };
@@ -74,14 +75,14 @@ fn plan_add(
     Ok(Next::Commit(draft))
 }
 
-/// Takes a host out of the pool. None of its nodes may be in use.
+/// Removes a host from the pool. None of its nodes may be in use.
 pub async fn remove_host(store: &Store, proxy: &Address) -> Result<Change, BrokerError> {
-    settle(store, &format!("host {proxy}"), |tree, sofar| plan_remove(tree, proxy, sofar)).await
+    settle(store, &format!("host {proxy}"), |tree, progress| plan_remove(tree, proxy, progress)).await
 }
 
-fn plan_remove(tree: &Tree, proxy: &Address, sofar: Sofar) -> Result<Next<Change>, BrokerError> {
+fn plan_remove(tree: &Tree, proxy: &Address, progress: Progress) -> Result<Next<Change>, BrokerError> {
     let Some(host) = tree.host(proxy) else {
-        return if sofar.maybe_ours() {
+        return if progress.maybe_ours() {
             Ok(Next::Done(Change::Made))
         } else {
             Err(BrokerError::NoHost(proxy.clone()))
@@ -118,8 +119,8 @@ fn users<'t>(tree: &'t Tree, proxy: &Address, host: &'t HostTree) -> BTreeSet<&'
     owners.chain(listed).map(ClusterName::as_str).collect()
 }
 
-/// Makes an emptied node free. `seen_epoch` is the epoch of the host that the emptying obeyed: a node that was used
-/// and released again since stays in quarantine.
+/// Frees an emptied node. `emptied_at` is the host's epoch at which it was emptied: a node that was used and
+/// released again since stays in quarantine.
 #[must_use]
 pub fn plan_end_quarantine(tree: &Tree, place: &Place, emptied_at: Epoch) -> Option<Draft> {
     let host = tree.host(&place.proxy)?;
@@ -130,7 +131,7 @@ pub fn plan_end_quarantine(tree: &Tree, place: &Place, emptied_at: Epoch) -> Opt
         return None;
     }
     let key = QuarantineKey { proxy: place.proxy.clone(), node: place.node.clone() };
-    let mut draft = Draft::new(format!("node {place} is empty: free it"));
+    let mut draft = Draft::new(format!("free the emptied node {place}"));
     draft
         .guard(key.unchanged(quarantine))
         .guard(OwnerKey { proxy: place.proxy.clone(), node: place.node.clone() }.unchanged(owner))
@@ -138,24 +139,24 @@ pub fn plan_end_quarantine(tree: &Tree, place: &Place, emptied_at: Epoch) -> Opt
     Some(draft)
 }
 
-/// Makes an emptied node free, as [`plan_end_quarantine`] says. Already free is fine.
+/// Frees an emptied node, see [`plan_end_quarantine`]. Already free is fine.
 pub async fn end_quarantine(store: &Store, place: &Place, emptied_at: Epoch) -> Result<Change, BrokerError> {
-    settle(store, &format!("node {place}"), |tree, sofar| {
+    settle(store, &format!("node {place}"), |tree, progress| {
         Ok(match plan_end_quarantine(tree, place, emptied_at) {
             Some(draft) => Next::Commit(draft),
-            None => Next::Done(Change::found(sofar)),
+            None => Next::Done(Change::found(progress)),
         })
     })
     .await
 }
 
-/// Raises the epoch of a host above one that its proxy knows: the tree was restored from the past, or the proxy was
-/// used elsewhere before.
+/// Raises the epoch of a host above its proxy's: the tree was restored from a backup, or the proxy was used
+/// elsewhere before.
 pub async fn raise_host_epoch(store: &Store, proxy: &Address, known: Epoch) -> Result<Change, BrokerError> {
-    settle(store, &format!("host {proxy}"), |tree, sofar| {
+    settle(store, &format!("host {proxy}"), |tree, progress| {
         let host = tree.host(proxy).ok_or_else(|| BrokerError::NoHost(proxy.clone()))?;
         if host.epoch.as_ref().is_none_or(|seen| seen.record > known) {
-            return Ok(Next::Done(Change::found(sofar)));
+            return Ok(Next::Done(Change::found(progress)));
         }
         let key = HostEpochKey { proxy: proxy.clone() };
         let mut draft = Draft::new(format!("raise the epoch of host {proxy} above {known}"));

@@ -1,32 +1,33 @@
-//! Migrate Slots: begin, commit, cancel, and another target.
+//! Migrate Slots: begin, commit, cancel, retarget.
 //!
-//! A move is recorded first and tagged when neither of its ends is busy with another one. From then on the source
-//! copies; it stays the owner until one transaction, guarded by the record of the move and the epoch of the cluster,
-//! gives the slots to the target. Whoever loses that race has changed nothing.
+//! A move is recorded first and tagged when neither of its ends is busy with another one. From then on the
+//! source copies; it stays the owner until one transaction, guarded by the record of the move and the epoch
+//! of the cluster, assigns the slots to the target. A transaction that loses the race changes nothing.
 
 use capstan_control::epoch::Epoch;
 use capstan_meta::{Store, clock};
 
 use super::draft::Draft;
 use super::edit::Edit;
-use super::entries::{cut, join, span, take_move, tidy};
+use super::entries::{cut, join, take_move, tidy};
 use super::error::BrokerError;
 use super::settle::{Next, settle};
 use super::tree::{ClusterTree, Tree};
 use crate::address::Address;
 use crate::keys::ClusterName;
-use crate::slots::SlotRange;
+use crate::slots::{SlotRange, overlap};
 use crate::status::{MoveEnd, MoveId, MoveRecord, MoveState, Place, SlotEntry, Tag};
 
-/// Moves that one transaction records. Each touches two nodes (both their keys, both their hosts) and its record.
+/// Moves that one transaction records. Each touches two nodes (both their keys, both their hosts) and its
+/// record.
 pub const MOVES_PER_TXN: usize = 12;
 
-/// A wish to move slots.
+/// A request to move slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
-    /// Which slots; they may have several owners.
+    /// The slots; they may have several owners.
     pub range: SlotRange,
-    /// Who is to have them.
+    /// The new owner.
     pub target: Address,
 }
 
@@ -39,11 +40,11 @@ pub async fn begin_move(
 ) -> Result<Vec<MoveId>, BrokerError> {
     let request = format!("{:016x}", rand::random::<u64>());
     let mut begun = Vec::new();
-    settle(store, &format!("cluster {name}"), |tree, sofar| {
-        if sofar.committed > 0 {
+    settle(store, &format!("cluster {name}"), |tree, progress| {
+        if progress.committed > 0 {
             return Ok(Next::Done(begun.clone()));
         }
-        if sofar.unsettled {
+        if progress.unknown {
             let ours = |cluster: &ClusterTree| -> Vec<MoveId> {
                 cluster
                     .moves
@@ -99,7 +100,7 @@ pub fn plan_begin(
         }
     }
     if ids.is_empty() {
-        return Err(BrokerError::Invalid(format!("cluster {name}: the target has these slots already")));
+        return Err(BrokerError::Invalid(format!("cluster {name}: the target already owns these slots")));
     }
     if ids.len() > MOVES_PER_TXN {
         let text = format!(
@@ -123,7 +124,7 @@ fn eligible(edit: &Edit<'_>, name: &ClusterName, target: &Address) -> Result<Pla
     Err(BrokerError::WrongRole { cluster: name.clone(), node: target.clone(), why })
 }
 
-/// The owners of a range, piece by piece. All of it must be stable, and no other move may want any of it.
+/// The owners of a range, piece by piece. All of it must be stable and not part of another move.
 fn pieces(
     edit: &Edit<'_>,
     name: &ClusterName,
@@ -132,7 +133,7 @@ fn pieces(
     let refused = |why: String| BrokerError::NotMovable { cluster: name.clone(), range, why };
     let wanted = |other: &&MoveRecord| other.range().is_some_and(|other| overlap(other, range).is_some());
     if let Some((id, _)) = edit.moves.iter().find(|(_, other)| wanted(other)) {
-        return Err(refused(format!("move {id} is about some of them")));
+        return Err(refused(format!("move {id} includes some of them")));
     }
     let mut pieces = Vec::new();
     for node in edit.nodes.values() {
@@ -147,12 +148,8 @@ fn pieces(
     if found == range.len() { Ok(pieces) } else { Err(refused("some of them have no owner".to_owned())) }
 }
 
-/// The slots that two ranges share.
-pub(crate) fn overlap(one: SlotRange, other: SlotRange) -> Option<SlotRange> {
-    span(one.first().max(other.first()).into(), Some(one.last().min(other.last()).into()))
-}
-
-/// Tags both ends of a recorded move, unless one of them is busy with another; false if it cannot be started at all.
+/// Tags both ends of a recorded move, unless one of them is busy with another; false if it cannot be started
+/// at all.
 fn start(edit: &mut Edit<'_>, id: MoveId) -> bool {
     let Some(record) = edit.moves.get(&id).cloned() else { return false };
     let Some(range) = record.range() else { return false };
@@ -183,8 +180,7 @@ fn far_end(place: &Place, id: MoveId) -> MoveEnd {
     MoveEnd { proxy: place.proxy.clone(), node: place.node.clone(), id, epoch: Epoch::NEVER_TOLD }
 }
 
-/// Writes the tags of a move that is under way as its record says, at the epoch that the cluster will have: both ends
-/// begin anew.
+/// Writes the tags of a move in progress from its record, at the cluster's next epoch: both ends start over.
 pub(super) fn retag(edit: &mut Edit<'_>, id: MoveId) {
     let epoch = edit.epoch();
     let Some(record) = edit.moves.get_mut(&id) else { return };
@@ -207,7 +203,7 @@ pub(super) fn retag(edit: &mut Edit<'_>, id: MoveId) {
     }
 }
 
-/// Takes the tags of a move off both of its ends: its slots are where they were.
+/// Removes the tags of a move from both of its ends: its slots stay with the source.
 pub(super) fn untag(edit: &mut Edit<'_>, id: MoveId) {
     let Some(record) = edit.moves.get(&id).cloned() else { return };
     if let Some(source) = edit.nodes.get_mut(&record.source.node)
@@ -220,7 +216,7 @@ pub(super) fn untag(edit: &mut Edit<'_>, id: MoveId) {
     }
 }
 
-/// A move without tags begins anew to this target, or waits for its turn. Without a target it ends.
+/// Restarts an untagged move with this target, or queues it. Without a target it ends.
 pub(super) fn redirect(edit: &mut Edit<'_>, id: MoveId, target: Option<Place>) {
     if let (Some(target), Some(record)) = (target, edit.moves.get_mut(&id)) {
         (record.target, record.state, record.epoch) = (target, MoveState::Queued, Epoch::NEVER_TOLD);
@@ -231,8 +227,8 @@ pub(super) fn redirect(edit: &mut Edit<'_>, id: MoveId, target: Option<Place>) {
     edit.moves.remove(&id);
 }
 
-/// Starts the recorded moves whose ends are free, and drops those that have become impossible; nothing if there is
-/// nothing to do.
+/// Starts the recorded moves whose ends are free, and drops those that are no longer possible; `None` if
+/// there is nothing to do.
 #[must_use]
 pub fn plan_start(tree: &Tree, name: &ClusterName, now: u64) -> Option<Draft> {
     let mut edit = Edit::of(tree, name).ok()?;
@@ -259,8 +255,8 @@ fn under_way<'e>(edit: &'e Edit<'_>, name: &ClusterName, id: MoveId) -> Result<&
     edit.moves.get(&id).ok_or_else(|| BrokerError::NoMove { cluster: name.clone(), id })
 }
 
-/// The transaction that gives the slots of a move to its target: the source has let go of them at this epoch of the
-/// move. Another epoch is another copy, of which nobody knows whether it is complete.
+/// The transaction that assigns the slots of a move to its target: the source has released them at this epoch
+/// of the move. Another epoch is another copy, which may be incomplete.
 pub fn plan_commit(
     tree: &Tree,
     name: &ClusterName,
@@ -284,12 +280,12 @@ pub fn plan_commit(
     }
     edit.moves.remove(&id);
     Ok(edit.finish(
-        format!("slots {}-{} of cluster {name} belong to {}", record.start, record.end, record.target),
+        format!("assign slots {}-{} of cluster {name} to {}", record.start, record.end, record.target),
         now,
     ))
 }
 
-/// Commits a move that its source has let go of. Done already is fine: somebody else was faster.
+/// Commits a move that its source has released. Already committed is fine: another coordinator was faster.
 pub async fn commit_move(
     store: &Store,
     name: &ClusterName,
@@ -306,7 +302,7 @@ pub async fn commit_move(
     .await
 }
 
-/// The transaction that takes a move back.
+/// The transaction that cancels a move.
 pub fn plan_cancel(tree: &Tree, name: &ClusterName, id: MoveId, now: u64) -> Result<Draft, BrokerError> {
     let mut edit = Edit::of(tree, name)?;
     under_way(&edit, name, id)?;
@@ -315,19 +311,19 @@ pub fn plan_cancel(tree: &Tree, name: &ClusterName, id: MoveId, now: u64) -> Res
     Ok(edit.finish(format!("cancel move {id} of cluster {name}"), now))
 }
 
-/// Takes a move back. It is possible until the move is committed.
+/// Cancels a move. Possible until the move is committed.
 pub async fn cancel_move(store: &Store, name: &ClusterName, id: MoveId) -> Result<(), BrokerError> {
-    settle(store, &format!("move {id} of cluster {name}"), |tree, sofar| {
+    settle(store, &format!("move {id} of cluster {name}"), |tree, progress| {
         match plan_cancel(tree, name, id, clock::since_epoch().as_secs()) {
             Ok(draft) => Ok(Next::Commit(draft)),
-            Err(BrokerError::NoMove { .. }) if sofar.maybe_ours() => Ok(Next::Done(())),
+            Err(BrokerError::NoMove { .. }) if progress.maybe_ours() => Ok(Next::Done(())),
             Err(error) => Err(error),
         }
     })
     .await
 }
 
-/// The transaction that names another target for a move: the source begins anew.
+/// The transaction that changes the target of a move: the source starts over.
 pub fn plan_retarget(
     tree: &Tree,
     name: &ClusterName,
@@ -351,17 +347,17 @@ pub fn plan_retarget(
         }
     }
     retag(&mut edit, id);
-    Ok(edit.finish(format!("move {id} of cluster {name} goes to {target}"), now))
+    Ok(edit.finish(format!("change the target of move {id} of cluster {name} to {target}"), now))
 }
 
-/// Names another target for a move.
+/// Changes the target of a move.
 pub async fn retarget_move(
     store: &Store,
     name: &ClusterName,
     id: MoveId,
     target: &Address,
 ) -> Result<(), BrokerError> {
-    settle(store, &format!("move {id} of cluster {name}"), |tree, sofar| {
+    settle(store, &format!("move {id} of cluster {name}"), |tree, progress| {
         let aimed = |cluster: &ClusterTree| {
             cluster.moves.get(&id).is_some_and(|seen| seen.record.target.node == *target)
         };
@@ -370,7 +366,7 @@ pub async fn retarget_move(
         }
         match plan_retarget(tree, name, id, target, clock::since_epoch().as_secs()) {
             Ok(draft) => Ok(Next::Commit(draft)),
-            Err(BrokerError::NoMove { .. }) if sofar.maybe_ours() => Ok(Next::Done(())),
+            Err(BrokerError::NoMove { .. }) if progress.maybe_ours() => Ok(Next::Done(())),
             Err(error) => Err(error),
         }
     })

@@ -1,4 +1,4 @@
-//! Which free nodes does a cluster take? Spread over hosts, replicas away from their primary.
+//! Which free nodes does a cluster get? Spread over hosts, replicas away from their primary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::address::Address;
 use crate::keys::ClusterName;
 use crate::status::{NodeRecord, Place, Role, SlotEntry};
 
-/// What is free, by host, and how much of the cluster each host has.
+/// The free nodes by host, and how many nodes of the cluster each host has.
 #[derive(Clone, Debug)]
 pub struct Pool {
     free: BTreeMap<Address, Vec<Address>>,
@@ -16,7 +16,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// What a cluster may take now: nothing on hosts that are being drained or are reported as failed.
+    /// The available nodes: none on hosts that are being drained or reported as failed.
     #[must_use]
     pub fn of(tree: &Tree, cluster: Option<&ClusterTree>) -> Pool {
         let alive = tree.alive();
@@ -40,19 +40,19 @@ impl Pool {
         Pool { free, of_cluster }
     }
 
-    /// How many nodes could be taken.
+    /// The number of available nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.free.values().map(Vec::len).sum()
     }
 
-    /// Whether nothing can be taken.
+    /// Whether no node is available.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A host for each of those that must not stand on some, as many of them as possible.
+    /// A host for each node with forbidden hosts, for as many of them as possible.
     fn matching(&self, forbidden: &[&BTreeSet<Address>]) -> Vec<Option<Address>> {
         let mut hosts: Vec<(&Address, usize)> =
             self.free.iter().map(|(proxy, free)| (proxy, free.len())).collect();
@@ -79,7 +79,7 @@ impl Pool {
         Some(Place { proxy: proxy.clone(), node })
     }
 
-    /// Takes a node: where the cluster has fewest, then where most are free.
+    /// Takes a node: from the host with the fewest of the cluster, then with the most free ones.
     pub fn take(&mut self, not_on: &BTreeSet<Address>) -> Option<Place> {
         let rank = |(proxy, free): &(&Address, &Vec<Address>)| {
             let here = self.of_cluster.get(*proxy).copied().unwrap_or(0);
@@ -92,17 +92,17 @@ impl Pool {
     }
 }
 
-/// What a cluster lacks.
+/// The nodes that a cluster lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
-    /// Nodes to take, primaries before their replicas.
+    /// Nodes to add, primaries before their replicas.
     pub additions: Vec<NodeRecord>,
-    /// Nodes for which there is no place.
+    /// Nodes for which there is no free one.
     pub unplaced: usize,
 }
 
-/// The nodes that the specification asks for and the cluster does not have. New primaries share the slots that nobody
-/// has.
+/// The nodes that the specification requires and the cluster does not have. New primaries share the slots
+/// without an owner.
 #[must_use]
 pub fn missing(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Missing {
     let mut planner = Planner {
@@ -135,14 +135,15 @@ pub fn missing(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Missin
             Family { lacks: cluster.wanted_replicas().saturating_sub(has), primary, hosts }
         })
         .collect();
-    // One replica of everybody, then the next: each round is a matching, so that nobody takes the only host of another.
+    // One replica per primary, then the next round: each round is a matching, so that no primary takes the
+    // only host of another.
     while families.iter().any(|family| family.lacks > 0) {
         planner.round(&mut families);
     }
     planner.found
 }
 
-/// A primary, the hosts that it and its replicas stand on, and how many replicas it lacks.
+/// A primary, the hosts of it and its replicas, and how many replicas it lacks.
 struct Family {
     primary: Address,
     hosts: BTreeSet<Address>,
@@ -174,7 +175,7 @@ impl Planner<'_> {
         Some(place)
     }
 
-    /// Gives one replica to every family that lacks some, as far as there are hosts.
+    /// Adds one replica to every family that lacks some, as far as there are hosts.
     fn round(&mut self, families: &mut [Family]) {
         let lacking: Vec<&mut Family> = families.iter_mut().filter(|family| family.lacks > 0).collect();
         let forbidden: Vec<&BTreeSet<Address>> = lacking.iter().map(|family| &family.hosts).collect();
@@ -195,16 +196,16 @@ impl Planner<'_> {
     }
 }
 
-/// Who stands where, while a matching is sought.
+/// The assignment of nodes to hosts while a matching is searched.
 struct Matching<'p> {
     forbidden: &'p [&'p BTreeSet<Address>],
-    /// Hosts in the order in which they are preferred, with how many nodes they can give.
+    /// Hosts in order of preference, with the number of nodes they can provide.
     hosts: Vec<(&'p Address, usize)>,
     guests: Vec<Vec<usize>>,
 }
 
 impl Matching<'_> {
-    /// Finds a host for one, moving others where that helps.
+    /// Finds a host for one node, moving others if that helps.
     fn seat(&mut self, guest: usize, asked: &mut BTreeSet<usize>) -> bool {
         for at in 0..self.hosts.len() {
             if self.forbidden[guest].contains(self.hosts[at].0) || !asked.insert(at) {

@@ -12,12 +12,12 @@ use super::tree::{ClusterTree, Tree};
 use crate::address::Address;
 use crate::keys::*;
 
-/// Delete Node: a primary without slots leaves together with its replicas; a replica leaves if there are more than the
-/// specification asks for.
+/// Delete Node: a primary without slots leaves together with its replicas; a replica leaves if there are more
+/// than the specification requires.
 pub async fn delete_node(store: &Store, name: &ClusterName, node: &Address) -> Result<(), BrokerError> {
-    settle(store, &format!("cluster {name}"), |tree, sofar| {
+    settle(store, &format!("cluster {name}"), |tree, progress| {
         let gone = tree.cluster(name).is_some_and(|cluster| !cluster.nodes.contains_key(node));
-        if gone && sofar.maybe_ours() {
+        if gone && progress.maybe_ours() {
             return Ok(Next::Done(()));
         }
         plan_delete_node(tree, name, node, clock::since_epoch().as_secs()).map(Next::Commit)
@@ -42,7 +42,7 @@ pub fn plan_delete_node(
     }
     let aimed_at = edit.moves.values().any(|other| other.source.node == *node || other.target.node == *node);
     if aimed_at {
-        return Err(wrong("a move that is recorded names it; cancel the move first"));
+        return Err(wrong("a recorded move includes it; cancel the move first"));
     }
     match &record.replica_of {
         None => {
@@ -59,7 +59,9 @@ pub fn plan_delete_node(
         }
         Some(primary) => {
             if edit.before.replicas_of(primary).count() <= edit.before.wanted_replicas() {
-                return Err(wrong("the cluster is to have this many replicas; lower that number first"));
+                return Err(wrong(
+                    "the specification requires this replica; lower the number of replicas first",
+                ));
             }
         }
     }
@@ -67,28 +69,28 @@ pub fn plan_delete_node(
     Ok(edit.finish(format!("delete node {node} from cluster {name}"), now))
 }
 
-/// Delete Cluster: the first transaction ends its life and records the rest; the others release its nodes. Returns
-/// when the last node is released; whoever stops before leaves a task that any coordinator completes.
+/// Delete Cluster: the first transaction deletes the cluster and records the rest; the others release its
+/// nodes. Returns when the last node is released; if it is interrupted, any coordinator completes the task.
 pub async fn delete_cluster(store: &Store, name: &ClusterName) -> Result<(), BrokerError> {
-    settle(store, &format!("cluster {name}"), |tree, sofar| {
+    settle(store, &format!("cluster {name}"), |tree, progress| {
         let now = clock::since_epoch().as_secs();
         let cluster = tree.clusters.get(name);
         match cluster {
-            Some(cluster) if cluster.exists() && sofar.committed == 0 => {
+            Some(cluster) if cluster.exists() && progress.committed == 0 => {
                 Ok(Next::Commit(plan_delete(name, cluster, now)))
             }
             Some(cluster) if cluster.removing.is_some() && !cluster.exists() => {
                 Ok(Next::Commit(plan_release(tree, name, cluster, now)))
             }
-            Some(_) | None if sofar.maybe_ours() => Ok(Next::Done(())),
+            Some(_) | None if progress.maybe_ours() => Ok(Next::Done(())),
             Some(_) | None => Err(BrokerError::NoCluster(name.clone())),
         }
     })
     .await
 }
 
-/// The first transaction of Delete Cluster. Everything that says how the cluster is to be goes; its nodes stay until
-/// they are released, and the name is not free before that.
+/// The first transaction of Delete Cluster. The specification is removed; the nodes stay until they are
+/// released, and the name is in use until then.
 #[must_use]
 pub fn plan_delete(name: &ClusterName, cluster: &ClusterTree, now: u64) -> Draft {
     let key = || name.clone();
@@ -103,6 +105,7 @@ pub fn plan_delete(name: &ClusterName, cluster: &ClusterTree, now: u64) -> Draft
         .then(ConfigKey { cluster: key() }.delete())
         .then(CreateNodesTaskKey { cluster: key() }.delete())
         .then(RebalanceTaskKey { cluster: key() }.delete())
+        .then(ShardsOf { cluster: key() }.delete_all())
         .then(MovesOf { cluster: key() }.delete_all())
         .then(ProgressesOf { cluster: key() }.delete_all())
         .then(LastClusterEpochKey { cluster: key() }.put(&epoch))
@@ -112,8 +115,8 @@ pub fn plan_delete(name: &ClusterName, cluster: &ClusterTree, now: u64) -> Draft
     draft
 }
 
-/// The next transaction of `remove_nodes`: releases a batch of the deleted cluster's nodes; the last one ends the task
-/// and frees the name, if nobody has added a node in between.
+/// The next transaction of `remove_nodes`: releases a batch of the deleted cluster's nodes; the last one
+/// removes the task and frees the name, if no node was added in between.
 #[must_use]
 pub fn plan_release(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, now: u64) -> Draft {
     let (task, deleting) =

@@ -1,4 +1,4 @@
-//! Replace Node, and the promotion of a replica: how the slots of a node come to another one at once.
+//! Replace Node, and the promotion of a replica: how do all slots of a node pass to another one at once?
 
 use capstan_meta::{Store, clock};
 
@@ -11,10 +11,11 @@ use super::settle::{Next, settle};
 use super::tree::Tree;
 use crate::address::Address;
 use crate::keys::ClusterName;
+use crate::shard::ShardRecord;
 use crate::status::{MoveId, MoveRecord, NodeRecord, Place, Role};
 
-/// Replace Node: another node takes over role and slots, tags included; the old one goes to quarantine. The new node
-/// is empty: what only the old one had is gone, which is why a replica is promoted where there is one.
+/// Replace Node: another node takes over role and slots, tags included; the old one goes to quarantine. The
+/// new node is empty: data that only the old one had is lost, so a replica is promoted if there is one.
 pub async fn replace_node(
     store: &Store,
     name: &ClusterName,
@@ -23,11 +24,11 @@ pub async fn replace_node(
     why: &str,
 ) -> Result<Place, BrokerError> {
     let mut chosen: Option<Place> = None;
-    settle(store, &format!("node {old} of cluster {name}"), |tree, sofar| {
+    settle(store, &format!("node {old} of cluster {name}"), |tree, progress| {
         let cluster = tree.cluster(name).ok_or_else(|| BrokerError::NoCluster(name.clone()))?;
         let done =
             |place: &&Place| cluster.nodes.contains_key(&place.node) && !cluster.nodes.contains_key(old);
-        if let Some(place) = chosen.as_ref().filter(done).filter(|_| sofar.maybe_ours()) {
+        if let Some(place) = chosen.as_ref().filter(done).filter(|_| progress.maybe_ours()) {
             return Ok(Next::Done(place.clone()));
         }
         let place = replacement(tree, name, old, new)?;
@@ -37,7 +38,7 @@ pub async fn replace_node(
     .await
 }
 
-/// The node that takes another one's place: away from its host, and from the hosts of its replicas or primary.
+/// The replacement of a node: away from its host, and from the hosts of its replicas or primary.
 pub fn replacement(
     tree: &Tree,
     name: &ClusterName,
@@ -49,7 +50,7 @@ pub fn replacement(
     choose(tree, edit.before, wanted, &not_on)
 }
 
-/// The same for a node that is lost although its host is well: where no other host has a node to spare, its own may.
+/// The same for a lost node on a healthy host: if no other host has a free node, its own may provide it.
 pub fn replacement_at_home(tree: &Tree, name: &ClusterName, old: &Address) -> Result<Place, BrokerError> {
     let edit = Edit::of(tree, name)?;
     let others = family(&edit, old)?.filter(|node| node.address != *old);
@@ -57,7 +58,7 @@ pub fn replacement_at_home(tree: &Tree, name: &ClusterName, old: &Address) -> Re
     choose(tree, edit.before, None, &not_on)
 }
 
-/// A primary and its replicas, of which this node is one.
+/// The primary and the replicas of this node's shard.
 fn family<'e>(
     edit: &'e Edit<'_>,
     node: &'e Address,
@@ -77,15 +78,31 @@ pub fn plan_replace(
     why: &str,
     now: u64,
 ) -> Result<Draft, BrokerError> {
+    plan_replace_as(tree, name, old, new, (why, now), ShardRecord::forked_to)
+}
+
+/// The same, with this history of its shard.
+pub(super) fn plan_replace_as(
+    tree: &Tree,
+    name: &ClusterName,
+    old: &Address,
+    new: &Place,
+    (why, now): (&str, u64),
+    history: impl FnOnce(&ShardRecord, &Address) -> ShardRecord,
+) -> Result<Draft, BrokerError> {
     let mut edit = Edit::of(tree, name)?;
     let record = edit.node(old)?.clone();
     edit.release(old, why);
+    if record.is_primary() {
+        let shard = history(&edit.take_shard(old), &new.node);
+        edit.shards.insert(new.node.clone(), shard);
+    }
     edit.add(NodeRecord { address: new.node.clone(), proxy_address: new.proxy.clone(), ..record });
     follow(&mut edit, old, new);
     Ok(edit.finish(format!("replace node {old} of cluster {name} by {new}: {why}"), now))
 }
 
-/// Everything that named one node names another: replicas, moves, and the tags at the other end of those moves.
+/// Replaces every reference to a node: in replicas, moves, and the tags at the other end of those moves.
 fn follow(edit: &mut Edit<'_>, old: &Address, new: &Place) {
     for node in edit.nodes.values_mut().filter(|node| node.replica_of.as_ref() == Some(old)) {
         node.replica_of = Some(new.node.clone());
@@ -104,16 +121,19 @@ fn follow(edit: &mut Edit<'_>, old: &Address, new: &Place) {
     }
 }
 
-/// What becomes of the primary that a replica replaces.
+/// What happens to the primary that a replica replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldPrimary {
-    /// It follows the new one: a planned handover.
+    /// A planned handover: it becomes a replica of the new one, which serves when it has everything.
     Follows,
-    /// It leaves the cluster for quarantine, and another replica is created: it is believed to be dead.
+    /// It was found dead, and becomes a replica of the new one, a member of the in-sync set, when it returns.
+    Returns,
+    /// It leaves the cluster for quarantine, and another replica is created. Data that the new one lacks is
+    /// given up.
     Leaves,
 }
 
-/// The transaction that makes a replica the primary in place of its own.
+/// The transaction that promotes a replica in place of its primary.
 pub fn plan_promote(
     tree: &Tree,
     name: &ClusterName,
@@ -124,20 +144,27 @@ pub fn plan_promote(
     let mut edit = Edit::of(tree, name)?;
     let record = edit.node(replica)?.clone();
     let Some(primary) = record.replica_of.clone() else {
-        let why = "it is no replica".to_owned();
+        let why = "it is not a replica".to_owned();
         return Err(BrokerError::WrongRole { cluster: name.clone(), node: replica.clone(), why });
     };
     let slots = std::mem::take(&mut edit.node_mut(&primary)?.slots);
     let place = Place { proxy: record.proxy_address.clone(), node: replica.clone() };
     edit.add(NodeRecord { slots, role: Role::Primary, replica_of: None, ..record });
+    let shard = edit.take_shard(&primary);
+    let shard = match old {
+        OldPrimary::Follows => shard.handed_over(&primary, replica),
+        OldPrimary::Returns => shard.succeeded_by(replica),
+        OldPrimary::Leaves => shard.forked_to(replica),
+    };
+    edit.shards.insert(replica.clone(), shard);
     match old {
-        OldPrimary::Follows => {
+        OldPrimary::Follows | OldPrimary::Returns => {
             let before = edit.node_mut(&primary)?;
             before.role = Role::Replica;
             before.replica_of = Some(replica.clone());
         }
         OldPrimary::Leaves => {
-            edit.release(&primary, "its proxy was believed to be dead, and a replica took its place");
+            edit.release(&primary, "its loss was accepted, and a replica took its place");
             edit.want_nodes();
         }
     }
@@ -145,16 +172,31 @@ pub fn plan_promote(
     Ok(edit.finish(format!("promote {replica} of cluster {name} in place of {primary}"), now))
 }
 
-/// Makes a replica the primary. Done already is fine.
+/// The transaction that lets a planned successor serve although the previous primary is not reachable any
+/// more: it is a member of the in-sync set.
+pub fn plan_force(
+    tree: &Tree,
+    name: &ClusterName,
+    primary: &Address,
+    now: u64,
+) -> Result<Draft, BrokerError> {
+    let mut edit = Edit::of(tree, name)?;
+    edit.node(primary)?;
+    let shard = edit.take_shard(primary).succeeded_by(primary);
+    edit.shards.insert(primary.clone(), shard);
+    Ok(edit.finish(format!("promote {primary} of cluster {name} without the previous primary"), now))
+}
+
+/// Promotes a replica. Already promoted is fine.
 pub async fn promote(
     store: &Store,
     name: &ClusterName,
     replica: &Address,
     old: OldPrimary,
 ) -> Result<(), BrokerError> {
-    settle(store, &format!("node {replica} of cluster {name}"), |tree, sofar| {
+    settle(store, &format!("node {replica} of cluster {name}"), |tree, progress| {
         let node = tree.cluster(name).and_then(|cluster| cluster.nodes.get(replica));
-        if node.is_some_and(|node| node.record.is_primary()) && sofar.maybe_ours() {
+        if node.is_some_and(|node| node.record.is_primary()) && progress.maybe_ours() {
             return Ok(Next::Done(()));
         }
         plan_promote(tree, name, replica, old, clock::since_epoch().as_secs()).map(Next::Commit)
@@ -162,7 +204,7 @@ pub async fn promote(
     .await
 }
 
-/// The transaction that lets a dead replica go; another one is created as soon as there is a node for it.
+/// The transaction that drops a dead replica; another one is created as soon as a node is free.
 pub fn plan_drop_replica(
     tree: &Tree,
     name: &ClusterName,
@@ -172,17 +214,17 @@ pub fn plan_drop_replica(
 ) -> Result<Draft, BrokerError> {
     let mut edit = Edit::of(tree, name)?;
     if edit.node(replica)?.is_primary() {
-        let why = "it is no replica".to_owned();
+        let why = "it is not a replica".to_owned();
         return Err(BrokerError::WrongRole { cluster: name.clone(), node: replica.clone(), why });
     }
     edit.release(replica, why);
     edit.want_nodes();
-    Ok(edit.finish(format!("let replica {replica} of cluster {name} go: {why}"), now))
+    Ok(edit.finish(format!("drop replica {replica} of cluster {name}: {why}"), now))
 }
 
-/// The transaction that lets a primary go whose data is gone, where no other node could take its place: its slots have
-/// no owner until a node is free, and that may be the same one after it was emptied. What was moving to it goes to another
-/// primary; where there is none, and where it was the source, the move ends.
+/// The transaction that drops a primary whose data is lost, if no other node can replace it: its slots have
+/// no owner until a node is free, which may be the same one after it was emptied. Moves to it get another
+/// primary as their target; without one, and if it was the source, the move ends.
 pub fn plan_give_up(
     tree: &Tree,
     name: &ClusterName,
@@ -204,10 +246,11 @@ pub fn plan_give_up(
         redirect(&mut edit, id, target);
     }
     edit.want_nodes();
-    Ok(edit.finish(format!("let node {node} of cluster {name} go: {why}"), now))
+    Ok(edit.finish(format!("drop node {node} of cluster {name}: {why}"), now))
 }
 
-/// Who takes what was moving to a node that is gone: the primary with the fewest slots, on a host that answers and stays.
+/// The new target of a move to a lost node: the primary with the fewest slots, on a reachable host that is
+/// not drained.
 fn next_target(tree: &Tree, edit: &Edit<'_>, id: MoveId, gone: &Address) -> Option<Place> {
     let record = edit.moves.get(&id).filter(|record| record.target.node == *gone)?;
     let ill = |proxy: &Address| {

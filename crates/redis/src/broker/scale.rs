@@ -1,4 +1,4 @@
-//! Scale: a cluster grows or shrinks, and its slots are spread over the nodes that it has then.
+//! Scale: how does a cluster grow or shrink? Its slots are then spread over its nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,18 +21,18 @@ use crate::slots::SlotRange;
 use crate::spec::MAX_NODES;
 use crate::status::Rebalance;
 
-/// Slots that go from one node to another.
+/// Slots that pass from one node to another.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Shift {
     /// Which slots.
     pub slots: SlotRange,
-    /// Who has them; nobody, if they have no owner.
+    /// The current owner; `None` without one.
     pub from: Option<Address>,
-    /// Who gets them.
+    /// The new owner.
     pub to: Address,
 }
 
-/// What it takes to spread a cluster's slots evenly over its primaries, leaving out those that retire.
+/// The shifts that spread a cluster's slots evenly over its primaries, without the retiring ones.
 pub fn plan_spread(cluster: &ClusterTree, retiring: &BTreeSet<Address>) -> Result<Vec<Shift>, BrokerError> {
     let primaries: Vec<&Address> = cluster.primaries().map(|node| &node.record.address).collect();
     let plan = spread(cluster, &primaries, retiring)?;
@@ -47,7 +47,7 @@ pub fn plan_spread(cluster: &ClusterTree, retiring: &BTreeSet<Address>) -> Resul
     Ok(plan.moves.iter().filter_map(shift).collect())
 }
 
-/// The planner's names are positions: an address may hold characters that a name may not.
+/// The planner's names are positions: an address may contain characters that a name may not.
 fn spread(
     cluster: &ClusterTree,
     primaries: &[&Address],
@@ -69,7 +69,7 @@ fn spread(
     plan_slots(&placed, &SlotMap::new(ranges).map_err(unplannable)?).map_err(unplannable)
 }
 
-/// What scaling will do.
+/// The effect of scaling.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ScalePlan {
     /// Primaries now.
@@ -84,7 +84,7 @@ pub struct ScalePlan {
     pub shifts: Vec<Shift>,
 }
 
-/// What scaling a cluster to so many primaries will do. Pure.
+/// The effect of scaling a cluster to this many primaries. Pure.
 pub fn plan_scale(tree: &Tree, name: &ClusterName, nodes: u32) -> Result<ScalePlan, BrokerError> {
     let cluster = tree.cluster(name).ok_or_else(|| BrokerError::NoCluster(name.clone()))?;
     check_idle(name, cluster, nodes)?;
@@ -105,7 +105,7 @@ pub fn plan_scale(tree: &Tree, name: &ClusterName, nodes: u32) -> Result<ScalePl
     Ok(ScalePlan { from, to: nodes, joining, retiring, shifts: plan_spread(&after, &leaving)? })
 }
 
-/// The same revision with another record: a picture of what will be, never compared.
+/// The same revision with another record: a projection, never compared.
 fn with<T, R>(
     seen: &std::sync::Arc<capstan_meta::record::Stored<T>>,
     record: R,
@@ -130,11 +130,12 @@ fn check_idle(name: &ClusterName, cluster: &ClusterTree, nodes: u32) -> Result<(
 
 fn too_few(lacking: &Missing) -> BrokerError {
     let free = lacking.additions.len();
-    let why = "free and emptied, on hosts that answer".to_owned();
+    let why = "free and emptied, on reachable hosts".to_owned();
     BrokerError::TooFewNodes { wanted: free + lacking.unplaced, free, why }
 }
 
-/// Which primaries leave: those on the hosts that have most of the cluster, then those with the fewest slots.
+/// Which primaries leave: those on the hosts with the most nodes of the cluster, then those with the fewest
+/// slots.
 fn retiring(cluster: &ClusterTree, count: usize) -> Vec<Address> {
     let mut on_host: BTreeMap<&Address, usize> = BTreeMap::new();
     for node in cluster.nodes.values() {
@@ -158,13 +159,13 @@ fn retiring(cluster: &ClusterTree, count: usize) -> Vec<Address> {
     chosen
 }
 
-/// Changes the number of a cluster's primaries. What follows (nodes, moves, retirements) is recorded in the same
+/// Changes the number of a cluster's primaries. The rest (nodes, moves, retirements) is recorded in the same
 /// transaction and completed by coordinators.
 pub async fn scale(store: &Store, name: &ClusterName, nodes: u32) -> Result<Change, BrokerError> {
-    settle(store, &format!("cluster {name}"), |tree, sofar| {
+    settle(store, &format!("cluster {name}"), |tree, progress| {
         let cluster = tree.cluster(name).ok_or_else(|| BrokerError::NoCluster(name.clone()))?;
         if cluster.wanted_primaries() == nodes as usize {
-            return Ok(Next::Done(if sofar.maybe_ours() { Change::Made } else { Change::Already }));
+            return Ok(Next::Done(if progress.maybe_ours() { Change::Made } else { Change::Already }));
         }
         let plan = plan_scale(tree, name, nodes)?;
         let now = clock::since_epoch().as_secs();
@@ -188,17 +189,17 @@ fn want_spread(draft: &mut Draft, name: &ClusterName, cluster: &ClusterTree, ret
 
 /// Spreads a cluster's slots evenly over the nodes that it has.
 pub async fn rebalance(store: &Store, name: &ClusterName) -> Result<Change, BrokerError> {
-    settle(store, &format!("cluster {name}"), |tree, sofar| {
+    settle(store, &format!("cluster {name}"), |tree, progress| {
         let cluster = tree.cluster(name).ok_or_else(|| BrokerError::NoCluster(name.clone()))?;
-        if sofar.maybe_ours() || cluster.rebalance.is_some() {
-            return Ok(Next::Done(if sofar.maybe_ours() { Change::Made } else { Change::Already }));
+        if progress.maybe_ours() || cluster.rebalance.is_some() {
+            return Ok(Next::Done(if progress.maybe_ours() { Change::Made } else { Change::Already }));
         }
         plan_rebalance(tree, name).map(Next::Commit)
     })
     .await
 }
 
-/// Records the wish that slots are spread evenly.
+/// Records the task to spread slots evenly.
 pub fn plan_rebalance(tree: &Tree, name: &ClusterName) -> Result<Draft, BrokerError> {
     let cluster = tree.cluster(name).ok_or_else(|| BrokerError::NoCluster(name.clone()))?;
     let mut draft = Draft::new(format!("spread the slots of cluster {name}"));
@@ -207,26 +208,26 @@ pub fn plan_rebalance(tree: &Tree, name: &ClusterName) -> Result<Draft, BrokerEr
     Ok(draft)
 }
 
-/// What comes next when slots are to be spread.
+/// The next step of spreading slots.
 #[derive(Debug)]
 pub enum Spreading {
     /// The next transaction.
     Next(Draft),
-    /// Nothing can be done now, and why.
+    /// Nothing can be done now, with the reason.
     Waits(String),
 }
 
-/// The next transaction of `rebalance`: moves that are missing; when nothing is left to move, those that retire leave
-/// and the task ends.
+/// The next transaction of `rebalance`: the missing moves; when nothing is left to move, the retiring nodes
+/// leave and the task is removed.
 #[must_use]
 pub fn plan_spreading(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, now: u64) -> Option<Spreading> {
     let task = cluster.rebalance.as_ref()?;
     if cluster.creating.is_some() {
-        return Some(Spreading::Waits(format!("cluster {name}: slots are spread when its nodes are there")));
+        return Some(Spreading::Waits(format!("cluster {name}: slots are spread once all its nodes exist")));
     }
     if !cluster.moves.is_empty() {
         return Some(Spreading::Waits(format!(
-            "cluster {name}: {} moves are under way",
+            "cluster {name}: {} moves are in progress",
             cluster.moves.len()
         )));
     }
@@ -243,8 +244,8 @@ pub fn plan_spreading(tree: &Tree, name: &ClusterName, cluster: &ClusterTree, no
     Some(draft.map_or_else(|error| Spreading::Waits(format!("cluster {name}: {error}")), Spreading::Next))
 }
 
-/// Those who retire, as many as are too many. A node that was replaced or promoted since it was chosen is not among
-/// those that were named; another one leaves in its place.
+/// The retiring nodes, as many as exceed the desired number. A node that was replaced or promoted since it
+/// was chosen is not among the recorded ones; another one leaves in its place.
 fn still_retiring(cluster: &ClusterTree, named: &[Address]) -> BTreeSet<Address> {
     let too_many = cluster.primaries().count().saturating_sub(cluster.wanted_primaries());
     let is_primary = |node: &&Address| cluster.nodes.get(*node).is_some_and(|seen| seen.record.is_primary());
@@ -258,13 +259,13 @@ fn still_retiring(cluster: &ClusterTree, named: &[Address]) -> BTreeSet<Address>
     leaving
 }
 
-/// Primaries on hosts that are to be emptied.
+/// Primaries on hosts that are being drained.
 pub(crate) fn on_draining(tree: &Tree, cluster: &ClusterTree) -> BTreeSet<Address> {
     let drained = cluster.primaries().filter(|node| tree.draining.contains(&node.record.proxy_address));
     drained.map(|node| node.record.address.clone()).collect()
 }
 
-/// Records as many of these moves as one transaction takes.
+/// Records as many of these moves as fit in one transaction.
 pub(crate) fn plan_shifts(
     tree: &Tree,
     name: &ClusterName,
@@ -292,7 +293,7 @@ fn end_spreading(
         replicas.chain([node.clone()]).collect::<Vec<_>>()
     });
     let mut gone: Vec<Address> = family.collect();
-    // Several hundred nodes may retire at once: etcd takes them in parts, and the task ends after the last.
+    // Several hundred nodes may retire at once: in several transactions, the last of which removes the task.
     let last_part = gone.len() <= NODES_PER_TXN;
     gone.truncate(NODES_PER_TXN);
     for node in &gone {
@@ -300,11 +301,11 @@ fn end_spreading(
     }
     let mut draft = match gone.is_empty() {
         true => {
-            let mut draft = Draft::new(format!("the slots of cluster {name} are spread"));
+            let mut draft = Draft::new(format!("finish spreading the slots of cluster {name}"));
             draft.guard(ClusterEpochKey { cluster: name.clone() }.as_seen(cluster.epoch.as_deref()));
             draft
         }
-        false => edit.finish(format!("nodes leave cluster {name}"), now),
+        false => edit.finish(format!("retire nodes of cluster {name}"), now),
     };
     if last_part {
         draft.guard(key.unchanged(task)).then(key.delete());

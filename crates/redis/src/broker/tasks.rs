@@ -1,4 +1,4 @@
-//! `bump_epoch_for_cluster_hosts`: how do the hosts that a change did not touch come to know of it?
+//! `bump_epoch_for_cluster_hosts`: how do the hosts that a change did not touch get it?
 
 use capstan_meta::Store;
 use capstan_meta::record::Key;
@@ -10,11 +10,11 @@ use super::tree::{ClusterTree, Tree};
 use crate::address::Address;
 use crate::keys::*;
 
-/// Hosts that one transaction bumps: a compare and a put each, of the 128 that etcd takes.
+/// Hosts that one transaction bumps: a compare and a put each, of the 128 that etcd accepts.
 const HOSTS_PER_TXN: usize = 100;
 
-/// The next transaction of the task. Hosts that were bumped with the change, or after it, need no second bump; the
-/// last transaction ends the task, if nobody has triggered it again in between.
+/// The next transaction of the task. Hosts that were bumped with the change, or after it, need no second
+/// bump; the last transaction removes the task, unless it was triggered again in between.
 #[must_use]
 pub fn plan_bump(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Option<Draft> {
     let task = cluster.bump.as_ref()?;
@@ -24,7 +24,7 @@ pub fn plan_bump(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Opti
         epoch.is_some_and(|epoch| epoch.mod_revision < task.mod_revision)
     };
     let hosts: Vec<&Address> = cluster.proxies().into_iter().filter(behind).collect();
-    let mut draft = Draft::new(format!("tell {} more hosts of cluster {name}", hosts.len()));
+    let mut draft = Draft::new(format!("bump {} more hosts of cluster {name}", hosts.len()));
     draft.guard(key.unchanged(task));
     for proxy in hosts.iter().take(HOSTS_PER_TXN) {
         draft.bump_host(tree, proxy);

@@ -1,58 +1,61 @@
-//! What is known when something is decided: the whole tree of this service, at one revision.
+//! What is the input of every decision? The whole tree of this service, at one revision.
 //!
-//! MetaDataBroker of the first document: everything that is read is read here, either from the store or from a view.
+//! All reads of the service happen here, either from the store or from a view.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use capstan_control::drain::Intent;
 use capstan_control::epoch::Epoch;
-use capstan_control::keys::{DrainKey, Drains, HostKey, Hosts};
-use capstan_meta::record::{BadValue, Key, Listing, RecordError, Stored};
+use capstan_control::keys::{DrainKey, Drains, HostId, HostKey, Hosts};
+use capstan_meta::record::{BadValue, Key, Listing, Prefix, RecordError, Stored};
 use capstan_meta::view::{Ranges, Snapshot};
 use capstan_meta::{MetaError, Revision, Store};
 
 use crate::address::Address;
 use crate::keys::*;
+use crate::shard::ShardRecord;
 use crate::spec::ClusterConfig;
 use crate::status::{MoveId, MoveProgress, MoveRecord, NodeRecord, Owner, Place, Quarantine, Rebalance};
 
-/// How often a read may begin anew because history was compacted away under it.
+/// How often a read may restart because its revision was compacted.
 const READ_ATTEMPTS: usize = 8;
 
-/// A record as it was read.
+/// A record as read.
 pub type Seen<R> = Arc<Stored<R>>;
 
-/// Everything about one name of a cluster.
+/// Everything about one cluster name.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterTree {
-    /// How often it changed; it exists as long as this does.
+    /// Its epoch; the cluster exists as long as this does.
     pub epoch: Option<Seen<Epoch>>,
-    /// The epoch that the last cluster of this name ended with.
+    /// The last epoch of the previous cluster of this name.
     pub last_epoch: Option<Seen<Epoch>>,
-    /// How many primaries it is to have.
+    /// The desired number of primaries.
     pub node_number: Option<Seen<u32>>,
-    /// How much a node may hold.
+    /// Bytes of data that a node may hold.
     pub max_memory: Option<Seen<u64>>,
-    /// How many replicas a primary is to have.
+    /// The desired number of replicas per primary.
     pub replicas: Option<Seen<u32>>,
     /// How it is served.
     pub config: Option<Seen<ClusterConfig>>,
     /// Its nodes, by address.
     pub nodes: BTreeMap<Address, Seen<NodeRecord>>,
+    /// Its shards, by primary.
+    pub shards: BTreeMap<Address, Seen<ShardRecord>>,
     /// Its moves.
     pub moves: BTreeMap<MoveId, Seen<MoveRecord>>,
-    /// How far they are.
+    /// The progress of its moves.
     pub progress: BTreeMap<MoveId, Seen<MoveProgress>>,
-    /// Its hosts are to be told.
+    /// The task to bump its hosts.
     pub bump: Option<Seen<i64>>,
-    /// Nodes are missing.
+    /// The task to create missing nodes.
     pub creating: Option<Seen<i64>>,
-    /// Slots are to be spread.
+    /// The task to spread slots.
     pub rebalance: Option<Seen<Rebalance>>,
-    /// Nodes of a deleted cluster are to be released.
+    /// The task to release the nodes of a deleted cluster.
     pub removing: Option<Seen<ClusterName>>,
-    /// Its name is not free yet.
+    /// Set while its name is not free yet.
     pub deleting: Option<Seen<i64>>,
 }
 
@@ -63,7 +66,7 @@ impl ClusterTree {
         self.epoch.is_some()
     }
 
-    /// Which life of the name it is.
+    /// The incarnation of its name.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.config.as_ref().map_or(0, |config| config.record.incarnation)
@@ -85,13 +88,13 @@ impl ClusterTree {
         self.nodes.values().map(|node| &node.record.proxy_address).collect()
     }
 
-    /// How many primaries it is to have.
+    /// The desired number of primaries.
     #[must_use]
     pub fn wanted_primaries(&self) -> usize {
         self.node_number.as_ref().map_or(0, |number| number.record as usize)
     }
 
-    /// How many replicas each is to have.
+    /// The desired number of replicas of each.
     #[must_use]
     pub fn wanted_replicas(&self) -> usize {
         self.replicas.as_ref().map_or(0, |number| number.record as usize)
@@ -101,13 +104,13 @@ impl ClusterTree {
 /// Everything about one host.
 #[derive(Clone, Debug, Default)]
 pub struct HostTree {
-    /// How often what its proxy must know has changed; it exists as long as this does.
+    /// Its epoch; the host exists as long as this does.
     pub epoch: Option<Seen<Epoch>>,
-    /// The epoch that it had when it was last removed.
+    /// Its epoch when it was last removed.
     pub last_epoch: Option<Seen<Epoch>>,
     /// Its nodes and their owners.
     pub owners: BTreeMap<Address, Seen<Owner>>,
-    /// Copies of what its nodes are.
+    /// Copies of its nodes' records.
     pub copies: BTreeMap<Address, Seen<NodeRecord>>,
     /// Its nodes that must be emptied.
     pub quarantine: BTreeMap<Address, Seen<Quarantine>>,
@@ -122,19 +125,25 @@ pub struct Tree {
     pub clusters: BTreeMap<ClusterName, ClusterTree>,
     /// By the address of the proxy.
     pub hosts: BTreeMap<Address, HostTree>,
-    /// The last number of a move.
+    /// The last move id.
     pub task_epoch: Option<Seen<Epoch>>,
-    /// Coordinators that are up.
+    /// Live coordinators.
     pub coordinators: Vec<(CoordinatorKey, Seen<ReportId>)>,
-    /// Who is reported.
+    /// Failure reports.
     pub failures: Vec<(FailureKey, Seen<i64>)>,
-    /// Proxies of hosts that are to be emptied.
+    /// The coordinators that may grant without the store, with the report id of their present process.
+    pub granters: BTreeMap<HostId, Seen<ReportId>>,
+    /// The reports of coordinators that the reported proxy has been granted by.
+    pub acknowledged: BTreeSet<(Address, ReportId)>,
+    /// Proxies of hosts that are being drained.
     pub draining: BTreeSet<Address>,
-    /// What could not be read.
+    /// Which host each proxy is on, for hosts that are up.
+    pub daemons: BTreeMap<Address, HostId>,
+    /// Values that could not be parsed.
     pub bad: Vec<BadValue>,
 }
 
-/// Under which name a host's daemon says where its proxy listens.
+/// The name under which a host's daemon registers its proxy's address.
 pub const PROXY_ADDRESS: &str = "redis";
 
 fn draining(drains: &Listing<DrainKey>, daemons: &Listing<HostKey>) -> BTreeSet<Address> {
@@ -147,24 +156,32 @@ fn draining(drains: &Listing<DrainKey>, daemons: &Listing<HostKey>) -> BTreeSet<
     drained.filter_map(|(_, daemon)| daemon.record.addresses.get(PROXY_ADDRESS)?.parse().ok()).collect()
 }
 
-/// Everything that a [`Tree`] is made of.
+fn daemons(daemons: &Listing<HostKey>) -> BTreeMap<Address, HostId> {
+    let found = daemons.iter().filter_map(|(key, daemon)| {
+        let proxy = daemon.record.addresses.get(PROXY_ADDRESS)?.parse().ok()?;
+        Some((proxy, key.host.clone()))
+    });
+    found.collect()
+}
+
+/// Everything that a [`Tree`] is built from.
 macro_rules! every_prefix {
     ($visit:ident) => {
         $visit! {
             host_epochs: HostEpochs, last_host_epochs: LastHostEpochs, owners: Owners, host_nodes: HostNodes,
             quarantines: Quarantines, cluster_epochs: ClusterEpochs, last_cluster_epochs: LastClusterEpochs,
             node_numbers: NodeNumbers, max_memories: MaxMemories, replica_numbers: ReplicaNumbers, configs: Configs,
-            cluster_nodes: ClusterNodes, task_epochs: TaskEpochs, moves: Moves, progresses: Progresses,
+            cluster_nodes: ClusterNodes, shards: Shards, task_epochs: TaskEpochs, moves: Moves, progresses: Progresses,
             bumps: BumpTasks, creations: CreateNodesTasks, rebalances: RebalanceTasks, removals: RemoveNodesTasks,
-            deletions: DeletingClusters, coordinators: Coordinators, failures: Failures, drains: Drains,
-            daemons: Hosts
+            deletions: DeletingClusters, coordinators: Coordinators, failures: Failures, granters: Granters,
+            acknowledgments: Acknowledgments, drains: Drains, daemons: Hosts
         }
     };
 }
 
 macro_rules! declare_listings {
     ($($field:ident: $prefix:ident),*) => {
-        struct Listings { $($field: Listing<<$prefix as capstan_meta::record::Prefix>::Key>),* }
+        struct Listings { $($field: Listing<<$prefix as Prefix>::Key>),* }
 
         impl Listings {
             fn of(snapshot: &Snapshot) -> Listings {
@@ -190,7 +207,7 @@ macro_rules! declare_listings {
 every_prefix!(declare_listings);
 
 impl Tree {
-    /// What a view must cover to make a tree of it.
+    /// The ranges that a view must cover to build a tree from it.
     #[must_use]
     pub fn ranges() -> Ranges {
         macro_rules! add_all {
@@ -199,13 +216,13 @@ impl Tree {
         every_prefix!(add_all)
     }
 
-    /// The tree as a view shows it.
+    /// The tree in a view's snapshot.
     #[must_use]
     pub fn of(snapshot: &Snapshot) -> Tree {
         Tree::assemble(snapshot.revision(), Listings::of(snapshot))
     }
 
-    /// The tree as the store has it now.
+    /// The current tree in the store.
     pub async fn read(store: &Store) -> Result<Tree, RecordError> {
         let mut attempt = 1;
         loop {
@@ -240,6 +257,9 @@ impl Tree {
         for (key, seen) in from.cluster_nodes.entries {
             tree.cluster_mut(key.cluster).nodes.insert(key.node, seen);
         }
+        for (key, seen) in from.shards.entries {
+            tree.cluster_mut(key.cluster).shards.insert(key.primary, seen);
+        }
         for (key, seen) in from.moves.entries {
             tree.cluster_mut(key.cluster).moves.insert(key.id, seen);
         }
@@ -260,8 +280,12 @@ impl Tree {
         );
         tree.task_epoch = from.task_epochs.entries.into_iter().next().map(|(_, seen)| seen);
         tree.draining = draining(&from.drains, &from.daemons);
+        tree.daemons = daemons(&from.daemons);
         tree.coordinators = from.coordinators.entries;
         tree.failures = from.failures.entries;
+        tree.granters = from.granters.entries.into_iter().map(|(key, seen)| (key.controller, seen)).collect();
+        let acknowledged = from.acknowledgments.entries.into_iter();
+        tree.acknowledged = acknowledged.map(|(key, _)| (key.address, key.report_id)).collect();
         tree
     }
 
@@ -285,6 +309,12 @@ impl Tree {
         self.hosts.get(proxy).filter(|host| host.epoch.is_some())
     }
 
+    /// The host that a proxy is on, if it is up.
+    #[must_use]
+    pub fn host_of(&self, proxy: &Address) -> Option<HostId> {
+        self.daemons.get(proxy).cloned()
+    }
+
     /// Clusters that exist, by name.
     pub fn active(&self) -> impl Iterator<Item = (&ClusterName, &ClusterTree)> {
         self.clusters.iter().filter(|(_, cluster)| cluster.exists())
@@ -295,7 +325,7 @@ impl Tree {
         self.hosts.iter().filter(|(_, host)| host.epoch.is_some())
     }
 
-    /// Nodes that can be taken: without an owner, and emptied since they had one.
+    /// Free nodes: without an owner, and emptied since they had one.
     pub fn free_nodes(&self) -> impl Iterator<Item = Place> {
         self.registered().flat_map(|(proxy, host)| {
             let free = host.owners.iter().filter(|(node, owner)| {
@@ -307,20 +337,34 @@ impl Tree {
         })
     }
 
-    /// The coordinators that are up.
+    /// The live coordinators.
     #[must_use]
     pub fn alive(&self) -> BTreeSet<ReportId> {
         self.coordinators.iter().map(|(key, _)| key.report_id.clone()).collect()
     }
 
-    /// The reports, as [`capstan_control::failure`] reads them.
+    /// Whether no other coordinator than this one may grant without the store. A record that cannot be read may be
+    /// anybody's.
+    #[must_use]
+    pub fn granted_only_by(&self, life: &ReportId) -> bool {
+        self.granters_are_known() && self.granters.values().all(|seen| seen.record == *life)
+    }
+
+    /// Whether every record of a coordinator that may grant without the store can be read.
+    #[must_use]
+    pub fn granters_are_known(&self) -> bool {
+        let prefix = Prefix::path(&Granters {});
+        !self.bad.iter().any(|bad| bad.key.starts_with(&prefix))
+    }
+
+    /// The reports, as input of [`capstan_control::failure`].
     #[must_use]
     pub fn reports(&self) -> Listing<FailureKey> {
         Listing { entries: self.failures.clone(), ..Listing::at(self.revision) }
     }
 
-    /// Which hosts have what they must know at the epoch that they have: those that were bumped with, or after, every
-    /// change of their clusters. Others are told nothing until they are bumped, so that an epoch means one content.
+    /// Whether a host's epoch covers every change of its clusters: it was bumped with, or after, each of
+    /// them. Others get no push until they are bumped, so that an epoch stands for one content.
     #[must_use]
     pub fn is_settled(&self, proxy: &Address) -> bool {
         let Some(epoch) = self.host(proxy).and_then(|host| host.epoch.as_ref()) else { return false };
@@ -331,7 +375,7 @@ impl Tree {
     }
 }
 
-/// Whether a path of a bad value is that of this key.
+/// Whether a bad value has this key.
 pub(crate) fn is_bad<K: Key>(tree: &Tree, key: &K) -> bool {
     let path = key.path();
     tree.bad.iter().any(|bad| bad.key == path)

@@ -1,4 +1,4 @@
-//! What is wrong with a cluster?
+//! What is inconsistent in a cluster?
 
 use std::collections::BTreeMap;
 
@@ -33,6 +33,7 @@ pub(super) fn check(
     found.records();
     found.tags();
     found.slots();
+    found.shards();
 }
 
 struct Found<'f> {
@@ -59,7 +60,8 @@ impl Found<'_> {
         draft
     }
 
-    /// A name without a cluster may have a last epoch; with anything else it is being deleted, and says so twice.
+    /// A name without a cluster may have a last epoch; with any other key it is being deleted, and has both
+    /// marks of that.
     fn remains(&mut self) {
         let cluster = self.cluster;
         let leftovers = !cluster.nodes.is_empty()
@@ -69,6 +71,7 @@ impl Found<'_> {
             || cluster.config.is_some()
             || cluster.creating.is_some()
             || cluster.rebalance.is_some()
+            || !cluster.shards.is_empty()
             || !cluster.moves.is_empty();
         let deleting = (cluster.deleting.is_some(), cluster.removing.is_some());
         if deleting == (true, true) || (deleting == (false, false) && !leftovers) {
@@ -79,7 +82,7 @@ impl Found<'_> {
             repair.then(LastClusterEpochKey { cluster: self.name.clone() }.put(&last.record));
         }
         self.push(
-            "it has no epoch, so it is deleted, but things of it are left",
+            "it has no epoch, so it is deleted, but records of it remain",
             "release its nodes",
             Some(repair),
         );
@@ -97,8 +100,8 @@ impl Found<'_> {
             .guard(removing.as_seen(self.cluster.removing.as_deref()))
             .then(deleting.delete())
             .then(removing.delete());
-        let problem = "it has an epoch, so it exists, but is marked as being deleted";
-        self.push(problem, "remove the mark: its epoch counts", Some(repair));
+        let problem = "it has an epoch, so it exists, but it is marked as being deleted";
+        self.push(problem, "remove the mark: the epoch is authoritative", Some(repair));
     }
 
     fn specification(&mut self) {
@@ -133,7 +136,7 @@ impl Found<'_> {
         }
         if !absent.is_empty() {
             let problem = format!("its specification lacks {}", absent.join(", "));
-            self.push(problem, "take it from what is there, else the default", Some(repair));
+            self.push(problem, "derive it from the nodes, else use the default", Some(repair));
         }
     }
 
@@ -150,18 +153,18 @@ impl Found<'_> {
             let mut repair = self.draft("create the missing nodes");
             repair.then(CreateNodesTaskKey { cluster: self.name.clone() }.put(&(self.now as i64)));
             let problem = format!(
-                "it has {has} of {wanted} primaries, or too few replicas, and no task that creates them"
+                "it has {has} of {wanted} primaries, or too few replicas, and no task to create them"
             );
             self.push(problem, "record the task", Some(repair));
         } else if has > wanted {
-            let mut repair = self.draft("take its size from its nodes");
+            let mut repair = self.draft("set its size to the number of its nodes");
             repair.then(NodeNumberKey { cluster: self.name.clone() }.put(&(has as u32)));
-            let problem = format!("it has {has} primaries where {wanted} are asked for, and nothing retires");
-            self.push(problem, "take its size from its nodes", Some(repair));
+            let problem = format!("it has {has} primaries instead of {wanted}, and none retires");
+            self.push(problem, "set its size to the number of its nodes", Some(repair));
         }
     }
 
-    /// Each record says what its key says, and roles fit together.
+    /// Each record matches its key, and roles are consistent.
     fn records(&mut self) {
         let incarnation = self.cluster.incarnation();
         for (node, seen) in &self.cluster.nodes {
@@ -191,8 +194,8 @@ impl Found<'_> {
                         "its primary does not exist",
                         self.now,
                     );
-                    let problem = format!("node {node} follows {primary}, which is no primary of it");
-                    self.push(problem, "let it go, and create another replica", repair.ok());
+                    let problem = format!("node {node} is a replica of {primary}, which is not a primary");
+                    self.push(problem, "drop it, and create another replica", repair.ok());
                 }
             }
         }
@@ -204,7 +207,7 @@ impl Found<'_> {
         Some(edit.finish(format!("repair cluster {}: rewrite node {}", self.name, record.address), self.now))
     }
 
-    /// Every tag has a move, and every move that is under way has both of its tags.
+    /// Every tag has a move, and every move in progress has both of its tags.
     fn tags(&mut self) {
         let mut seen: BTreeMap<MoveId, (u32, u32)> = BTreeMap::new();
         for node in self.cluster.nodes.values() {
@@ -213,10 +216,10 @@ impl Found<'_> {
                     if !self.tag_is_sound(&node.record, entry) {
                         let repair = self.untag(&node.record, entry);
                         let problem = format!(
-                            "slots {} of node {} are tagged by no move: {}",
+                            "slots {} of node {} have a tag without a move: {}",
                             entry.range, node.record.address, entry.tag
                         );
-                        self.push(problem, "take the tag away; the source keeps the slots", repair);
+                        self.push(problem, "remove the tag; the source keeps the slots", repair);
                         continue;
                     }
                     let counts = seen.entry(end.id).or_default();
@@ -231,7 +234,7 @@ impl Found<'_> {
             if record.record.state == MoveState::Copying && seen.get(id) != Some(&(1, 1)) {
                 let repair = plan_cancel(self.tree, self.name, *id, self.now).ok();
                 self.push(
-                    format!("move {id} is under way, but its ends are not tagged"),
+                    format!("move {id} is in progress, but its ends are not tagged"),
                     "cancel it",
                     repair,
                 );
@@ -273,11 +276,11 @@ impl Found<'_> {
         owned.sort();
         for pair in owned.windows(2) {
             let [(one, first, at), (other, second, then)] = pair else { continue };
-            if let Some(both) = crate::broker::overlap(*one, *other) {
+            if let Some(both) = crate::slots::overlap(*one, *other) {
                 let older = if at <= then { first } else { second };
                 let repair = (first != second).then(|| self.disown(older, both)).flatten();
                 let problem = format!("slots {both} belong to both {first} and {second}");
-                self.push(problem, "leave them to the node that was written last", repair);
+                self.push(problem, "assign them to the node that was written last", repair);
                 return;
             }
         }
@@ -285,8 +288,25 @@ impl Found<'_> {
         if !missing.is_empty() && self.cluster.creating.is_none() {
             let repair = self.adopt(&missing);
             let text: Vec<String> = missing.iter().map(ToString::to_string).collect();
-            let remedy = "give them to the primary with the fewest; data that was in them is wherever it was";
+            let remedy = "assign them to the primary with the fewest; their data is not moved";
             self.push(format!("slots {} have no owner", text.join(", ")), remedy, repair);
+        }
+    }
+
+    /// Every shard record belongs to a primary.
+    fn shards(&mut self) {
+        for (primary, seen) in &self.cluster.shards {
+            if self.cluster.nodes.get(primary).is_some_and(|node| node.record.is_primary()) {
+                continue;
+            }
+            let key = ShardKey { cluster: self.name.clone(), primary: primary.clone() };
+            let mut repair = self.draft("remove the record of a shard");
+            repair.guard(key.unchanged(seen)).then(key.delete());
+            self.push(
+                format!("it has a shard record of node {primary}, which is not a primary"),
+                "remove it",
+                Some(repair),
+            );
         }
     }
 

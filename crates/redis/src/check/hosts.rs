@@ -1,4 +1,4 @@
-//! What is wrong with a host and its nodes?
+//! What is inconsistent in a host and its nodes?
 
 use capstan_control::epoch::Epoch;
 use capstan_meta::record::Key;
@@ -17,7 +17,7 @@ pub(super) fn check(tree: &Tree, proxy: &Address, host: &HostTree, now: u64, fin
     found.quarantine();
 }
 
-/// Where a node stands in a cluster's records, and in which.
+/// The record of a node in a cluster, and the cluster.
 fn in_cluster<'t>(
     tree: &'t Tree,
     node: &Address,
@@ -27,7 +27,7 @@ fn in_cluster<'t>(
     found.filter(|(_, seen)| seen.record.proxy_address == *proxy).collect()
 }
 
-/// The copy of a node whose value cannot be read is written anew from the truth, or removed with it.
+/// Repairs an unreadable copy of a node: rewritten from the cluster's record, or removed if there is none.
 pub(super) fn copy_of_bad(tree: &Tree, key: &str) -> Option<Draft> {
     let copy = HostNodeKey::parse(key)?;
     let mut draft = Draft::new(format!("repair the copy of node {}", copy.node));
@@ -75,17 +75,17 @@ impl Found<'_> {
             }
         };
         if let Some(problem) = wrong {
-            // What its proxy remembers is not known here: begin above every epoch that was ever given out.
+            // The epoch of its proxy is not known here: begin above every epoch that was ever issued.
             let highest =
                 self.tree.hosts.values().filter_map(|host| host.epoch.as_ref()).map(|seen| seen.record).max();
             let mut repair = Draft::new(format!("repair host {}: give it an epoch", self.proxy));
             let above = highest.unwrap_or_default().max(last).next();
             repair.guard(key.as_seen(self.host.epoch.as_deref())).then(key.put(&above));
-            self.push(problem, "begin above every epoch that was given out", Some(repair));
+            self.push(problem, "begin above every epoch that was issued", Some(repair));
         }
     }
 
-    /// Who owns a node is who lists it.
+    /// The owner of a node is the cluster that lists it.
     fn owners(&mut self) {
         for (node, owner) in &self.host.owners {
             let listed = in_cluster(self.tree, node, self.proxy);
@@ -94,13 +94,13 @@ impl Found<'_> {
                 (Some(cluster), [(name, _)]) if cluster == *name => {}
                 (Some(cluster), []) => {
                     let problem = format!("node {node} belongs to cluster {cluster}, which does not list it");
-                    let repair = self.let_go(node, owner, cluster);
+                    let repair = self.with_released(node, owner, cluster);
                     self.push(problem, "release it to quarantine", Some(repair));
                 }
                 (None, [(name, truth), ..]) => {
                     let problem = format!("node {node} has no owner, but cluster {name} lists it");
                     let repair = self.own(node, owner, name, truth);
-                    self.push(problem, "the cluster's list counts: write the owner", Some(repair));
+                    self.push(problem, "the cluster's list is authoritative: write the owner", Some(repair));
                 }
                 (Some(cluster), [(name, truth), ..]) => {
                     let problem =
@@ -134,7 +134,7 @@ impl Found<'_> {
         }
     }
 
-    fn let_go(&self, node: &Address, owner: &Seen<Owner>, cluster: &ClusterName) -> Draft {
+    fn with_released(&self, node: &Address, owner: &Seen<Owner>, cluster: &ClusterName) -> Draft {
         let key = self.owner_key(node);
         let quarantine = QuarantineKey { proxy: self.proxy.clone(), node: node.clone() };
         let epoch = self.host.epoch.as_ref().map_or_else(Epoch::default, |seen| seen.record).next();
@@ -192,7 +192,7 @@ impl Found<'_> {
         repair
     }
 
-    /// A copy says what the truth says.
+    /// A copy equals the cluster's record.
     fn copies(&mut self) {
         for (name, cluster) in &self.tree.clusters {
             for (node, truth) in
@@ -209,7 +209,8 @@ impl Found<'_> {
                     .then(key.put(&truth.record))
                     .bump_host(self.tree, self.proxy);
                 if !crate::broker::is_bad(self.tree, &key) {
-                    let problem = format!("its copy of node {node} is not what cluster {name} says");
+                    let problem =
+                        format!("its copy of node {node} differs from the record of cluster {name}");
                     self.push(problem, "copy it again", Some(repair));
                 }
             }

@@ -1,40 +1,50 @@
-//! What have the proxies said lately? Filled by the watchers, read by whoever decides. Nothing on it is truth: a
-//! decision that looks at it is guarded by the tree.
+//! What have the proxies reported recently? Filled by the watchers, read by the deciding parts. It is not
+//! authoritative: a decision based on it is guarded by the tree.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use capstan_control::epoch::Epoch;
-use capstan_meta::latest;
+use capstan_meta::{LeaseId, latest};
 use tokio::time::Instant;
+
+use capstan_redis_proxy::nodes::{Data, Health};
 
 use super::content::Content;
 use crate::address::Address;
+use crate::keys::ClusterName;
 use crate::nmctl::{Announcement, Flags, Holding};
 
-/// What a proxy says about one of its nodes.
+/// Remembered offset observations of a node: longer than a replica may lag.
+const OFFSETS: usize = 32;
+
+/// A proxy's report about one of its nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFact {
-    /// `ready`, `starting`, `down` or `lost`.
-    pub health: String,
-    /// Whom it follows; nothing for a primary.
+    /// Its health.
+    pub health: Health,
+    /// Its primary; `None` for a primary.
     pub replica_of: Option<Address>,
-    /// Whether a replica hears its primary.
+    /// Whether a replica is linked to its primary.
     pub linked: bool,
-    /// How much of the stream of writes it has.
+    /// Its replication offset.
     pub offset: u64,
-    /// Keys in it.
+    /// The number of keys.
     pub keys: u64,
-    /// Bytes that its data takes.
+    /// The memory used by its data, in bytes.
     pub used_memory: u64,
-    /// Whose data it holds, as `cluster/incarnation`; nothing if it is free.
+    /// How much of its shard's data it holds.
+    pub data: Data,
+    /// A number that grows while it loads, syncs or executes.
+    pub progress: u64,
+    /// The owner of its data, as `cluster/incarnation`; `None` if it is free.
     pub owner: Option<String>,
     /// Why it is not ready.
     pub why: Option<String>,
 }
 
 impl NodeFact {
-    /// One line of `NMCTL INFO`: `node:<address> health=ready role=primary offset=5 ...`.
+    /// Parses one line of `NMCTL INFO`: `node:<address> health=ready role=primary offset=5 ...`.
     #[must_use]
     pub fn parse(line: &str) -> Option<(Address, NodeFact)> {
         let (address, facts) = line.trim().strip_prefix("node:")?.split_once(' ')?;
@@ -43,7 +53,9 @@ impl NodeFact {
         fact.why = why.map(|why| serde_json::from_str(why).unwrap_or_else(|_| why.to_owned()));
         for word in facts.split(' ') {
             match word.split_once('=') {
-                Some(("health", health)) => fact.health = health.to_owned(),
+                Some(("health", health)) => fact.health = Health::of_word(health).unwrap_or_default(),
+                Some(("data", data)) => fact.data = Data::of_word(data),
+                Some(("progress", number)) => fact.progress = number.parse().unwrap_or(0),
                 Some(("of", primary)) => fact.replica_of = primary.parse().ok(),
                 Some(("linked", linked)) => fact.linked = linked == "true",
                 Some(("offset", number)) => fact.offset = number.parse().unwrap_or(0),
@@ -59,22 +71,42 @@ impl NodeFact {
     /// Whether the proxy can use it.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.health == "ready"
+        self.health == Health::Ready
+    }
+
+    /// Whether it serves as a primary of this cluster, with all data.
+    #[must_use]
+    pub fn leads(&self, cluster: &ClusterName) -> bool {
+        let owner = self.owner.as_deref().and_then(|owner| owner.rsplit_once('/'));
+        let owned = owner.is_some_and(|(name, _)| name == cluster.as_str());
+        owned && self.is_ready() && self.replica_of.is_none() && self.data.is_current()
+    }
+
+    /// Whether it could be promoted at this moment.
+    #[must_use]
+    pub fn can_lead(&self) -> bool {
+        self.is_ready()
+    }
+
+    /// Whether it is a replica linked to its primary.
+    #[must_use]
+    pub fn is_linked(&self) -> bool {
+        self.is_ready() && self.linked
     }
 }
 
-/// What a proxy has: this, or what it was told at the epoch of its fence or later. It stays true when the proxy cannot
-/// be reached any more.
+/// What a proxy holds: this, or what was pushed at the epoch of its fence or later. It stays valid when the
+/// proxy is not reachable any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The epoch of the fence.
     pub fenced: Epoch,
-    /// What it had then.
+    /// What it held then.
     pub holding: Holding,
 }
 
 impl Held {
-    /// What a proxy has that has just confirmed a content.
+    /// What a proxy holds that has just confirmed a content.
     #[must_use]
     pub fn of(content: &Content) -> Held {
         let own =
@@ -82,15 +114,15 @@ impl Held {
         Held { fenced: content.epoch, holding: Holding { own, released: Vec::new() } }
     }
 
-    /// The last message that it has obeyed.
+    /// The epoch of the last `SETDB` that it accepted.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.holding.own.epoch
     }
 
-    /// Whether nothing but what it had and what it must have at this epoch can have been told to it.
+    /// Whether the proxy can only hold this or the content at this epoch.
     #[must_use]
-    pub fn knows_all_until(&self, epoch: Epoch) -> bool {
+    pub fn covers_until(&self, epoch: Epoch) -> bool {
         self.fenced >= epoch || (self.fenced == self.epoch() && self.fenced.next() >= epoch)
     }
 }
@@ -98,29 +130,97 @@ impl Held {
 /// What is known of one proxy.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyFact {
-    /// Whether it answered last time.
+    /// Whether it replied to the last request.
     pub reached: bool,
-    /// Pings in a row that it did not answer.
+    /// Consecutive missed pings.
     pub misses: u32,
-    /// When the first of them was found out.
+    /// When the first of them was missed.
     pub missed_since: Option<Instant>,
-    /// What it has confirmed to know.
+    /// The content that it has confirmed.
     pub confirmed: Option<Arc<Content>>,
-    /// When it did.
+    /// When it confirmed it.
     pub confirmed_at: Option<Instant>,
-    /// What it can have been told.
+    /// What it may hold.
     pub held: Option<Arc<Held>>,
     /// Its nodes.
     pub nodes: BTreeMap<Address, NodeFact>,
-    /// When it last spoke of them.
+    /// When it last reported them.
     pub nodes_at: Option<Instant>,
-    /// Since when a node is in bad health.
+    /// Since when a node is unhealthy.
     pub ill_since: BTreeMap<Address, Instant>,
-    /// What it last refused or why it was not reached, in words.
+    /// Since when such a node makes no progress either.
+    pub stuck_since: BTreeMap<Address, Instant>,
+    /// Since when a node is unhealthy, or not linked to its primary.
+    pub unlinked_since: BTreeMap<Address, Instant>,
+    /// Recent offsets of nodes, oldest first.
+    pub offsets: BTreeMap<Address, VecDeque<(Instant, u64)>>,
+    /// The registration under which the proxy acknowledged a grant, sent after all coordinators counted this one.
+    pub acknowledged: Option<LeaseId>,
+    /// The last refusal or connection error, as text.
     pub trouble: Option<String>,
 }
 
-/// What the proxies have said lately. Clones are the same board.
+impl ProxyFact {
+    /// The offset of a node at that time, if it was observed.
+    #[must_use]
+    pub fn offset_at(&self, node: &Address, at: Instant) -> Option<u64> {
+        let known = self.offsets.get(node)?;
+        known.iter().rev().find(|(seen, _)| *seen <= at).map(|(_, offset)| *offset)
+    }
+
+    /// Records whether it replied. What it reported before it was unreachable says nothing about its nodes now.
+    pub fn answered(&mut self, reached: bool) {
+        if reached && !self.reached {
+            self.nodes.clear();
+            self.nodes_at = None;
+        }
+        self.reached = reached;
+    }
+
+    /// Records since when nodes are in their state. Progress resets it: a node that loads or syncs is not
+    /// stuck.
+    fn observe(&mut self, nodes: &BTreeMap<Address, NodeFact>, now: Instant) {
+        let well = |fact: &NodeFact| matches!(fact.health, Health::Ready | Health::Syncing);
+        since(&mut self.ill_since, nodes, now, |fact| !well(fact));
+        since(&mut self.unlinked_since, nodes, now, |fact| !fact.is_linked());
+        let moved = |node: &Address, fact: &NodeFact| {
+            let before = self.nodes.get(node);
+            let works = matches!(fact.health, Health::Loading | Health::Syncing);
+            works && before.is_some_and(|before| fact.progress > before.progress)
+        };
+        let moving: Vec<Address> =
+            nodes.iter().filter(|(node, fact)| moved(node, fact)).map(|(node, _)| node.clone()).collect();
+        self.stuck_since.retain(|node, _| !moving.contains(node));
+        since(&mut self.stuck_since, nodes, now, |fact| !well(fact));
+        self.offsets.retain(|node, _| nodes.contains_key(node));
+        for (node, fact) in nodes {
+            let known = self.offsets.entry(node.clone()).or_default();
+            // A restarted replication stream is unrelated to the previous one.
+            if known.back().is_some_and(|(_, last)| *last > fact.offset) {
+                known.clear();
+            }
+            known.push_back((now, fact.offset));
+            if known.len() > OFFSETS {
+                known.pop_front();
+            }
+        }
+    }
+}
+
+/// Keeps since when a condition holds for a node.
+fn since(
+    known: &mut BTreeMap<Address, Instant>,
+    nodes: &BTreeMap<Address, NodeFact>,
+    now: Instant,
+    holds: impl Fn(&NodeFact) -> bool,
+) {
+    known.retain(|node, _| nodes.get(node).is_some_and(&holds));
+    for (node, _) in nodes.iter().filter(|(_, fact)| holds(fact)) {
+        known.entry(node.clone()).or_insert(now);
+    }
+}
+
+/// The recent reports of all proxies. Clones share the board.
 #[derive(Clone, Debug)]
 pub struct Board {
     proxies: Arc<Mutex<BTreeMap<Address, ProxyFact>>>,
@@ -150,30 +250,27 @@ impl Board {
         self.lock().clone()
     }
 
-    /// Notes something about a proxy.
+    /// Updates the facts of a proxy.
     pub fn note(&self, proxy: &Address, change: impl FnOnce(&mut ProxyFact)) {
         change(self.lock().entry(proxy.clone()).or_default());
         self.changed.set(());
     }
 
-    /// Notes why something was not told to a proxy. Nobody is woken: nothing is known that was not known before.
+    /// Records why a push did not happen. Wakes no reader: it is no new fact.
     pub fn note_trouble(&self, proxy: &Address, why: &str) {
         self.lock().entry(proxy.clone()).or_default().trouble = Some(why.to_owned());
     }
 
-    /// Notes what a proxy said about its nodes.
+    /// Records a proxy's report about its nodes.
     pub fn note_nodes(&self, proxy: &Address, nodes: BTreeMap<Address, NodeFact>, now: Instant) {
         self.note(proxy, |fact| {
-            fact.ill_since.retain(|node, _| nodes.get(node).is_some_and(|node| !node.is_ready()));
-            for (node, _) in nodes.iter().filter(|(_, node)| !node.is_ready()) {
-                fact.ill_since.entry(node.clone()).or_insert(now);
-            }
+            fact.observe(&nodes, now);
             fact.nodes = nodes;
             fact.nodes_at = Some(now);
         });
     }
 
-    /// Forgets proxies that are not registered any more.
+    /// Drops proxies that are not registered any more.
     pub fn keep(&self, registered: impl Fn(&Address) -> bool) {
         self.lock().retain(|proxy, _| registered(proxy));
     }
@@ -184,7 +281,7 @@ impl Board {
         self.lock().get(proxy).and_then(|fact| fact.confirmed.as_ref()).map(|content| content.epoch)
     }
 
-    /// To wait until something is noted. Nothing is missed while the reader looks elsewhere.
+    /// Notifies of changes. None is missed while the reader is busy.
     #[must_use]
     pub fn notes(&self) -> latest::Receiver<()> {
         self.changed.subscribe()
@@ -208,5 +305,57 @@ mod tests {
             NodeFact::parse("node:h:1 health=lost role=primary offset=0 why=\"it came back empty\"").unwrap();
         assert_eq!((fact.is_ready(), fact.why.as_deref()), (false, Some("it came back empty")));
         assert_eq!(NodeFact::parse("address:h:1"), None);
+    }
+
+    #[test]
+    fn coordinators_read_what_is_reported() {
+        use capstan_redis_proxy::nodes::{Health, Incarnation, NodeReport, NodeState};
+        let report = |state| NodeReport {
+            state,
+            health: Health::Ready,
+            replica_of: None,
+            linked: true,
+            offset: 5,
+            run_id: "abc".to_owned(),
+            keys: 3,
+            used_memory: 1000,
+            starts: 1,
+            data: Data::Current,
+            progress: 0,
+        };
+        let node: Address = "127.0.0.1:7001".parse().unwrap();
+        let read = |report: &NodeReport| NodeFact::parse(&format!("node:{node} {report}")).unwrap();
+        let owner = Some(("demo".parse().unwrap(), Incarnation(2)));
+        let ready = report(NodeState::Ready { auth: None, owner });
+        let expected = NodeFact {
+            health: Health::Ready,
+            replica_of: None,
+            linked: true,
+            offset: 5,
+            keys: 3,
+            used_memory: 1000,
+            data: Data::Current,
+            progress: 0,
+            owner: Some("demo/2".to_owned()),
+            why: None,
+        };
+        assert_eq!(read(&ready), (node.clone(), expected.clone()));
+        let why = "it said \"health=ready offset=9\"\r\n\\ and ended";
+        let lost = NodeReport {
+            health: Health::Lost,
+            replica_of: Some("h:1".parse().unwrap()),
+            linked: false,
+            ..report(NodeState::NotReady { why: why.into() })
+        };
+        assert!(!lost.to_string().contains(['\r', '\n']), "{lost}");
+        let expected = NodeFact {
+            health: Health::Lost,
+            replica_of: Some("h:1".parse().unwrap()),
+            linked: false,
+            owner: None,
+            why: Some(why.to_owned()),
+            ..expected
+        };
+        assert_eq!(read(&lost), (node, expected));
     }
 }

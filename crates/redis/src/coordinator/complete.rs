@@ -1,13 +1,14 @@
-//! Who completes what was recorded, and acts on what failed? Every coordinator, on its own; guards let one through.
+//! Which process completes recorded work, and acts on failures? Every coordinator, independently; guards let
+//! one succeed.
 
 use std::sync::Arc;
 
 use capstan_control::reconcile::{Controller, NoMessage, Plan, Situation, Step, Told};
 
 use super::board::Board;
-use super::heal::{dead_nodes, dead_proxies};
+use super::heal::{Sight, dead_nodes, dead_proxies};
 use super::timing::Timing;
-use super::{drains, quarantine};
+use super::{drains, in_sync, quarantine};
 use crate::broker::Tree;
 use crate::plan;
 
@@ -16,7 +17,7 @@ use crate::plan;
 pub struct Completer {
     pub(super) board: Board,
     pub(super) timing: Timing,
-    /// Coordinators begin at different places, so that they do not all try the same first.
+    /// Coordinators begin at different positions, so that they do not all try the same step first.
     pub(super) turn: usize,
 }
 
@@ -32,13 +33,15 @@ impl Controller for Completer {
         let facts = self.board.all();
         let now = situation.unix_now;
         let (draining, answers) = drains::answers(&situation.snapshot, &tree, &facts, now);
-        let urgent = dead_proxies(&tree, &facts, &self.timing, now);
-        let others = dead_nodes(&tree, &facts, &self.timing, situation.now, now)
+        let (timing, at) = (&self.timing, situation.now);
+        let sight = Sight { tree: &tree, facts: &facts, timing, at, now };
+        let urgent = dead_proxies(sight).and(in_sync::changes(&tree, &facts, timing, at));
+        let others = dead_nodes(sight)
             .and(plan::recorded(&tree, now))
             .and(draining)
             .and(quarantine::emptied(&tree, &facts));
         let waits: Vec<String> = urgent.waits.iter().chain(&others.waits).cloned().collect();
-        // One at a time: each was made from the same tree, and the next plan sees what this one did.
+        // One at a time: all are planned from the same tree, and the next plan sees the effect of this one.
         let mut next = urgent.commits.into_iter().next();
         if next.is_none() && !others.commits.is_empty() {
             let at = self.turn % others.commits.len();
@@ -50,7 +53,7 @@ impl Controller for Completer {
         if steps.is_empty() {
             steps.extend(next.map(|draft| Step::Commit { what: draft.what.clone(), txn: draft.into_txn() }));
         }
-        let why = if waits.is_empty() { "nothing is waited for".to_owned() } else { waits.join("; ") };
+        let why = if waits.is_empty() { "nothing is pending".to_owned() } else { waits.join("; ") };
         Plan { steps, wake_at: Some(situation.now + self.timing.ping_every), why }
     }
 

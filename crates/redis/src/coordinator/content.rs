@@ -1,24 +1,40 @@
-//! What must a proxy know? Pure: from the tree to the messages for one proxy, all at the epoch of its host.
+//! What has to be pushed to a proxy? Pure: from the tree to the messages for one proxy, all at the epoch of
+//! its host.
 
 use std::collections::BTreeMap;
 
 use capstan_control::epoch::Epoch;
 
 use crate::address::Address;
-use crate::broker::{ClusterTree, Tree, overlap};
-use crate::keys::ClusterName;
+use crate::broker::{ClusterTree, Tree, is_bad};
+use crate::keys::{ClusterName, ConfigKey};
 use crate::nmctl::{Announcement, Claim, Entry, Flags, Message, NodeRole, SetConf, SetRepl, Settings};
-use crate::slots::SlotRange;
+use crate::slots::{SlotRange, overlap};
 use crate::status::{NodeRecord, SlotEntry, Tag};
 
-/// Everything that a proxy must know.
+/// How a database is served. An unreadable configuration closes the database: otherwise it would be open to
+/// everyone, because an empty list of users disables authentication.
+fn settings(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Settings {
+    let serving = cluster.config.as_ref().map(|config| &config.record.serving);
+    match serving {
+        None if is_bad(tree, &ConfigKey { cluster: name.clone() }) => Settings::closed(),
+        None => Settings::default(),
+        // Both are the same document, for two readers.
+        Some(serving) => {
+            let read = serde_json::to_value(serving).and_then(serde_json::from_value);
+            read.unwrap_or_else(|_| Settings::closed())
+        }
+    }
+}
+
+/// Everything that is pushed to a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
     /// The epoch of its host.
     pub epoch: Epoch,
-    /// What its nodes have.
+    /// The slots of its nodes.
     pub own: Vec<Entry>,
-    /// What the other proxies of its databases have.
+    /// The slots of the other proxies of its databases.
     pub peers: Vec<Entry>,
     /// Every node of its databases.
     pub roles: Vec<NodeRole>,
@@ -26,23 +42,26 @@ pub struct Content {
     pub settings: Vec<(ClusterName, Settings)>,
 }
 
-/// In which order a proxy is told about its own slots and about the others'.
+/// The order in which a proxy's own slots and those of other proxies are pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// It gains slots, or nothing changes hands: its own first, so that it serves as soon as others point to it.
+    /// It gains slots, or none change owner: own slots first, so that it serves as soon as others redirect to
+    /// it.
     OwnFirst,
-    /// It loses slots: the others first, so that it sends clients on instead of turning them away.
+    /// It loses slots: the other proxies' first, so that it redirects clients instead of failing them.
     PeersFirst,
 }
 
 impl Content {
-    /// What a registered proxy must know; nothing while a change of one of its clusters has no epoch here yet.
+    /// The content for a registered proxy; `None` while a change of one of its clusters has no epoch here
+    /// yet.
     #[must_use]
     pub fn of(tree: &Tree, proxy: &Address) -> Option<Content> {
         tree.is_settled(proxy).then(|| Content::unsettled(tree, proxy)).flatten()
     }
 
-    /// The same, also where a change of one of its clusters has no epoch here yet: to be looked at, never told.
+    /// The same, also while a change of one of its clusters has no epoch here yet: for comparison only, never
+    /// pushed.
     #[must_use]
     pub fn unsettled(tree: &Tree, proxy: &Address) -> Option<Content> {
         let epoch = tree.host(proxy)?.epoch.as_ref()?.record;
@@ -51,6 +70,7 @@ impl Content {
         let here = |cluster: &ClusterTree| cluster.proxies().contains(proxy);
         for (name, cluster) in tree.active().filter(|(_, cluster)| here(cluster)) {
             content.add(name, cluster, proxy);
+            content.settings.push((name.clone(), settings(tree, name, cluster)));
         }
         Some(content)
     }
@@ -77,11 +97,6 @@ impl Content {
                 |range| Entry { db: name.clone(), address: other.clone(), claim: Claim::Stable(range) };
             self.peers.extend(ranges.into_iter().map(entry));
         }
-        let serving = cluster.config.as_ref().map(|config| &config.record.serving);
-        // Both are the same document, for two readers.
-        let settings = serving.and_then(|serving| serde_json::to_value(serving).ok());
-        let settings = settings.and_then(|value| serde_json::from_value(value).ok()).unwrap_or_default();
-        self.settings.push((name.clone(), settings));
     }
 
     /// The messages, in this order; all of them idempotent at their epoch.
@@ -110,8 +125,8 @@ impl Content {
         }
     }
 
-    /// The messages for a proxy that knows this other one. Settings and roles that it knows come last: clients may wait
-    /// for the rest.
+    /// The messages for a proxy that has this other content. Settings and roles that it already has come
+    /// last: clients may wait for the rest.
     #[must_use]
     pub fn messages_after(&self, known: Option<&Content>) -> Vec<Message> {
         let mut messages = self.messages(self.order_after(known));
@@ -124,7 +139,7 @@ impl Content {
         messages
     }
 
-    /// The ranges that the proxy answers for.
+    /// The ranges that the proxy serves.
     pub fn owned(&self) -> impl Iterator<Item = (&ClusterName, SlotRange, &Claim)> {
         self.own
             .iter()
@@ -132,7 +147,7 @@ impl Content {
             .map(|entry| (&entry.db, entry.claim.range(), &entry.claim))
     }
 
-    /// Whether this answers for slots that another content of the same proxy does not.
+    /// Whether this has slots that another content of the same proxy does not.
     #[must_use]
     pub fn has_beyond(&self, other: &Content) -> bool {
         self.owned().any(|(db, range, _)| {
@@ -146,7 +161,7 @@ impl Content {
         })
     }
 
-    /// In which order to tell it to a proxy that knows this other one.
+    /// The order in which to push it to a proxy that has this other content.
     #[must_use]
     pub fn order_after(&self, known: Option<&Content>) -> Order {
         match known {

@@ -1,12 +1,12 @@
-//! How does this service answer when a host is to be emptied? Pure.
+//! How does this service answer a drain? Pure.
 //!
-//! Primaries hand over to a replica that is in sync where there is one; where there is none, their slots move to the
-//! cluster's other primaries. A host is empty when nothing on it has slots and its proxy has sent its clients on.
-//! Replicas may stay: nothing is lost with them. On return, slots are spread evenly again.
+//! Primaries hand over to a replica that is in sync if there is one; otherwise their slots move to the
+//! cluster's other primaries. A host is drained when nothing on it has slots and its proxy redirects its
+//! clients. Replicas may stay: nothing is lost with them. After an undrain, slots are spread evenly again.
 
 use std::collections::BTreeSet;
 
-use capstan_control::drain::{Answer, Intent, Question, questions};
+use capstan_control::drain::{Answer, FailureUnit, Intent, Question, questions};
 use capstan_control::keys::{HostKey, ServiceName};
 use capstan_meta::Txn;
 use capstan_meta::view::Snapshot;
@@ -14,6 +14,7 @@ use capstan_meta::view::Snapshot;
 use super::board::ProxyFact;
 use super::content::Content;
 use super::heal::Facts;
+use super::in_sync::IN_SYNC_BYTES;
 use crate::address::Address;
 use crate::broker::{
     ClusterTree, Draft, OldPrimary, PROXY_ADDRESS, Pool, Tree, on_draining, plan_create_node, plan_promote,
@@ -22,19 +23,19 @@ use crate::broker::{
 use crate::keys::ClusterName;
 use crate::plan::Steps;
 
-/// What this service is called where hosts are drained.
+/// The name of this service in drains.
 pub const SERVICE: &str = "redis";
-/// How far a replica may be behind to count as in sync: what a handover waits for is this much at most.
-const IN_SYNC_BYTES: u64 = 1 << 20;
 
-/// The answers to give, and the steps that lead to better ones.
+/// The answers, and the steps toward better ones.
 pub(super) fn answers(snapshot: &Snapshot, tree: &Tree, facts: &Facts, now: u64) -> (Steps, Vec<Txn>) {
     let mut steps = Steps::default();
     let Ok(service) = SERVICE.parse::<ServiceName>() else { return (steps, Vec::new()) };
     let mut answers = Vec::new();
     for question in questions(snapshot, &service) {
-        let say = match proxy_of(snapshot, &question) {
-            // Without a proxy there, nothing of this service is there.
+        let proxy = proxy_of(snapshot, &question);
+        let units = proxy.as_ref().map(|proxy| units(tree, proxy)).unwrap_or_default();
+        let say = match proxy {
+            // Without a proxy, the host has nothing of this service.
             None if question.intent() == Intent::Drain => Answer::Drained,
             None => Answer::Healthy,
             Some(proxy) => match question.intent() {
@@ -42,7 +43,7 @@ pub(super) fn answers(snapshot: &Snapshot, tree: &Tree, facts: &Facts, now: u64)
                 Intent::Return => take_up(tree, facts, &proxy, &mut steps),
             },
         };
-        answers.extend(question.answer(say, now));
+        answers.extend(question.answer_holding(say, units, now));
     }
     (steps, answers)
 }
@@ -50,6 +51,23 @@ pub(super) fn answers(snapshot: &Snapshot, tree: &Tree, facts: &Facts, now: u64)
 fn proxy_of(snapshot: &Snapshot, question: &Question) -> Option<Address> {
     let host = snapshot.get(&HostKey { host: question.host.clone() }).ok().flatten()?;
     host.record.addresses.get(PROXY_ADDRESS)?.parse().ok()
+}
+
+/// The shards with a node on a host, including replicas: they stay there while it is drained.
+fn units(tree: &Tree, proxy: &Address) -> Vec<FailureUnit> {
+    let here = tree.active().flat_map(|(name, cluster)| {
+        let nodes = cluster.nodes.values().map(|seen| &seen.record);
+        let nodes = nodes.filter(|node| node.proxy_address == *proxy);
+        nodes.map(move |node| shard_unit(name, cluster, node.replica_of.as_ref().unwrap_or(&node.address)))
+    });
+    let units: BTreeSet<FailureUnit> = here.collect();
+    units.into_iter().collect()
+}
+
+/// A shard keeps its name when its primary changes.
+fn shard_unit(name: &ClusterName, cluster: &ClusterTree, primary: &Address) -> FailureUnit {
+    let shard = cluster.shards.get(primary).map_or(primary.as_str(), |seen| &seen.record.id);
+    FailureUnit(format!("{SERVICE}/{name}/{shard}"))
 }
 
 fn on_host<'t>(
@@ -80,28 +98,29 @@ fn empty(tree: &Tree, facts: &Facts, proxy: &Address, now: u64, steps: &mut Step
         match leave(tree, facts, name, cluster, proxy, now) {
             Ok(draft) => {
                 steps.commits.extend(draft);
-                left.push(format!("{slots} slots of cluster {name} are on it ({moves} moves under way)"));
+                left.push(format!("{slots} slots of cluster {name} are on it ({moves} moves in progress)"));
             }
             Err(why) => left.push(format!("{slots} slots of cluster {name} are on it: {why}")),
         }
     }
     if left.is_empty() && keeps_clients(tree, facts, proxy) {
-        left.push(format!("proxy {proxy} keeps clients waiting until it knows where their slots went"));
+        left.push(format!("proxy {proxy} keeps clients waiting until it gets the new owners of their slots"));
     }
     if left.is_empty() { Answer::Drained } else { Answer::Pending { reason: left.join("; ") } }
 }
 
-/// Whether a proxy that is there has not been told everything. It is told where slots went when their new owner knows.
+/// Whether a reachable proxy has pushes outstanding. It gets the new owners of slots when those have
+/// confirmed.
 fn keeps_clients(tree: &Tree, facts: &Facts, proxy: &Address) -> bool {
-    let told = |fact: &ProxyFact| {
+    let is_current = |fact: &ProxyFact| {
         let known = fact.confirmed.as_deref();
         known.is_some() && known == Content::of(tree, proxy).as_ref()
     };
     let has_served = on_host(tree, proxy).next().is_some();
-    has_served && facts.get(proxy).is_some_and(|fact| fact.reached && !told(fact))
+    has_served && facts.get(proxy).is_some_and(|fact| fact.reached && !is_current(fact))
 }
 
-/// The next step that takes slots of a cluster away from a host; nothing while moves are under way.
+/// The next step that takes slots of a cluster away from a host; nothing while moves are in progress.
 fn leave(
     tree: &Tree,
     facts: &Facts,
@@ -126,7 +145,7 @@ fn leave(
     if cluster.primaries().all(|node| leaving.contains(&node.record.address)) {
         let Some(place) = Pool::of(tree, Some(cluster)).take(&BTreeSet::new()) else {
             return Err(
-                "no other node of the cluster could take them, and no node is free elsewhere".to_owned()
+                "no other node of the cluster can take them, and no node is free elsewhere".to_owned()
             );
         };
         return plan_create_node(tree, name, &place, now).map(Some).map_err(|error| error.to_string());
@@ -139,14 +158,16 @@ fn leave(
     plan_shifts(tree, name, &shifts, &why, now).map(Some).map_err(|error| error.to_string())
 }
 
-/// A replica elsewhere that has about everything its primary has.
+/// A replica elsewhere that is about in sync with its primary.
 fn in_sync(tree: &Tree, facts: &Facts, cluster: &ClusterTree, primary: &Address) -> Option<Address> {
     let offset = |proxy: &Address, node: &Address| facts.get(proxy)?.nodes.get(node).cloned();
     let seen = cluster.nodes.get(primary)?;
     let own = offset(&seen.record.proxy_address, primary)?.offset;
     let reported = |proxy: &Address| tree.failures.iter().any(|(key, _)| key.address == *proxy);
+    let shard = &cluster.shards.get(primary)?.record;
     let replicas = cluster.replicas_of(primary).map(|seen| &seen.record);
     let fit = replicas
+        .filter(|node| shard.may_promote(&node.address))
         .filter(|node| !tree.draining.contains(&node.proxy_address) && !reported(&node.proxy_address));
     let known = fit.filter_map(|node| Some((offset(&node.proxy_address, &node.address)?, node)));
     let synced = known.filter(|(fact, _)| {
@@ -160,7 +181,7 @@ fn take_up(tree: &Tree, facts: &Facts, proxy: &Address, steps: &mut Steps) -> An
     if !facts.get(proxy).is_some_and(|fact| fact.reached && fact.confirmed.is_some())
         && tree.host(proxy).is_some()
     {
-        return Answer::Pending { reason: format!("proxy {proxy} has not confirmed what it must know") };
+        return Answer::Pending { reason: format!("proxy {proxy} has not confirmed its content") };
     }
     for (name, cluster) in on_host(tree, proxy) {
         let idle = cluster

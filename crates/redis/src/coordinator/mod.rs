@@ -1,26 +1,32 @@
-//! Coordinators: read the metadata, push it to the proxies, ping them, report failures, complete what was begun.
+//! Coordinators: read the metadata, push it to the proxies, ping them, report failures, complete recorded
+//! work.
 //!
-//! Any number of them, none of which knows another: each has a view of the tree and a lease in the store, and all of
-//! them do the same. What must happen once is a guarded transaction; what may happen twice is a message with an epoch.
+//! Any number of them, independent of each other: each has a view of the tree and a lease in the store, and
+//! all of them do the same. What must happen once is a guarded transaction; what may happen twice is a
+//! message with an epoch.
 //!
-//! Read first: [`Coordinator`] (how it is run), `watch` (what it does about one proxy), `heal` (what follows from a
+//! Read first: [`Coordinator`] (how it is run), `watch` (its work for one proxy), `heal` (what follows from a
 //! failure), [`Timing`].
 
 mod board;
 mod complete;
 mod content;
 mod drains;
+mod granter;
 mod handover;
 mod heal;
+mod in_sync;
 mod mover;
 mod proxies;
 mod quarantine;
 mod timing;
+mod verdict;
 mod watch;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use capstan_control::keys::HostId;
 use capstan_control::reconcile::{Authority, Decision, Pace, Reconciler};
 use capstan_meta::session::Session;
 use capstan_meta::view::View;
@@ -33,13 +39,13 @@ pub use board::{Board, Held, NodeFact, ProxyFact};
 pub use complete::Completer;
 pub use content::{Content, Order};
 pub use drains::SERVICE;
-pub use heal::{Facts, dead_proxies};
+pub use heal::{Facts, Sight, dead_proxies};
 pub use proxies::{Proxies, Reply, Unreached, Wire};
 pub use timing::Timing;
 
 use crate::address::Address;
 use crate::broker::Tree;
-use crate::keys::{CoordinatorKey, ReportId};
+use crate::keys::{CoordinatorKey, GranterKey, ReportId};
 use watch::{Newest, Shared, Watcher};
 
 /// A coordinator that runs until it is stopped.
@@ -51,12 +57,13 @@ pub struct Coordinator<P> {
 }
 
 impl<P: Proxies> Coordinator<P> {
-    /// Registers under an address that tells people which process it is, and looks at the tree. Needs nothing but the
-    /// store; the seed makes its pauses repeatable.
+    /// Registers under an address that identifies the process for operators, and opens the view. Needs only the store;
+    /// the seed makes its backoff reproducible and identifies this process. `controller` is the name that stays the same
+    /// over restarts: no two processes with it run at the same time.
     pub async fn start(
         store: Store,
         proxies: P,
-        address: &Address,
+        (controller, address): (HostId, &Address),
         timing: Timing,
         seed: u64,
     ) -> Result<Coordinator<P>, MetaError> {
@@ -65,9 +72,11 @@ impl<P: Proxies> Coordinator<P> {
         let session =
             Session::start(store.clone(), capstan_meta::session::SessionOptions { seed, ..timing.session() });
         let key = CoordinatorKey { address: address.clone(), report_id: me.clone() };
+        let granter = GranterKey { controller };
+        granter::announce(&store, &granter, &me, seed).await?;
         session.register(&key, &me).await;
         let registered = Mutex::new(None);
-        // Opened after the registration: whatever was decided without this coordinator is seen by it.
+        // Opened after the registration: it shows whatever was decided without this coordinator.
         let options = capstan_meta::view::ViewOptions { seed, ..timing.view() };
         let view = Arc::new(View::open(store.clone(), Tree::ranges(), options).await?);
         let newest = Newest::of(view.snapshot());
@@ -84,14 +93,16 @@ impl<P: Proxies> Coordinator<P> {
             trees: seen,
             board,
             me: key,
+            granter,
             timing,
             registered,
+            attached_at: Mutex::new(None),
             newest: Mutex::new(newest),
         };
         Ok(Coordinator { shared: Arc::new(shared), trees, reconciler, seed })
     }
 
-    /// What the proxies have said lately.
+    /// The recent reports of the proxies.
     #[must_use]
     pub fn board(&self) -> Board {
         self.shared.board.clone()
@@ -103,31 +114,35 @@ impl<P: Proxies> Coordinator<P> {
         &self.shared.me.report_id
     }
 
-    /// What it last decided, and what it waits for.
+    /// Its last decision, and what it waits for.
     #[must_use]
     pub fn decisions(&self) -> channel::Receiver<Decision> {
         self.reconciler.decisions()
     }
 
-    /// Works until it is stopped. Then it waits until what it granted is over before it leaves, so that those who stay
-    /// can count on it.
+    /// Runs until it is stopped. Then it waits until its grants have expired before it leaves, so that the
+    /// other coordinators can rely on it.
     pub async fn run(self, stop: CancellationToken) {
         let moving = OwnedTask::spawn(mover::run(self.shared.clone()));
+        let granting = OwnedTask::spawn(granter::keep(self.shared.clone()));
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
             () = self.follow() => {}
             _ = self.reconciler.run(&Authority::Anyone, &stop) => {}
         }
-        drop(moving);
+        drop((moving, granting));
         sleep(self.shared.timing.grant_over()).await;
-        let closing = timeout(self.shared.timing.session_ttl, self.shared.session.close());
+        let closing = timeout(self.shared.timing.session_ttl, async {
+            granter::leave(&self.shared).await;
+            self.shared.session.close().await
+        });
         if let Ok(Err(error)) = closing.await {
-            tracing::debug!(%error, "the coordinator's lease ends by itself");
+            tracing::debug!(%error, "cannot revoke the coordinator's lease; it will expire");
         }
     }
 
-    /// Turns what the view shows into trees, and has a watcher for every host that is registered.
+    /// Builds trees from the view's snapshots, and keeps a watcher for every registered host.
     async fn follow(&self) {
         let mut changes = self.shared.view.changes();
         let mut watchers: BTreeMap<Address, OwnedTask> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Who ends a move? Every coordinator asks the source again and again to let go; whoever hears that it did commits.
+//! Which process completes a move? Every coordinator asks the source repeatedly to release; one that gets
+//! `+OK` commits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,14 +18,14 @@ use crate::keys::{ClusterName, MoveKey, ProgressKey};
 use crate::nmctl::{Announcement, Claim, Entry, Flags, Message};
 use crate::status::{MoveId, MoveProgress, MoveRecord, MoveState};
 
-/// Sources that are asked at the same time.
+/// Sources queried concurrently.
 const ASKED_AT_ONCE: usize = 32;
-/// How often a source is asked. Short: from its yes to the commit, clients wait.
+/// How often a source is asked. Short: clients wait between its `+OK` and the commit.
 const ASK_EVERY: Duration = Duration::from_millis(50);
-/// How often progress is written for people to read.
+/// How often progress is written for operators.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
-/// A source that is to be asked: which move, at which epoch of its host.
+/// A source to ask: the move, and the epoch of its host.
 #[derive(Clone, Debug)]
 struct Asked {
     name: ClusterName,
@@ -33,7 +34,7 @@ struct Asked {
     host_epoch: Epoch,
 }
 
-/// Moves that are under way and whose source is told about them.
+/// Moves in progress whose source has them.
 fn under_way<P: Proxies>(shared: &Shared<P>, tree: &Tree) -> Vec<Asked> {
     let moves = tree
         .active()
@@ -44,11 +45,12 @@ fn under_way<P: Proxies>(shared: &Shared<P>, tree: &Tree) -> Vec<Asked> {
             let epoch = tree.host(&seen.record.source.proxy)?.epoch.as_ref()?.record;
             let confirmed = |proxy| shared.board.confirmed_epoch(proxy);
             let target_epoch = tree.host(&seen.record.target.proxy)?.epoch.as_ref()?.record;
-            // Both ends know of it: a source that lets go towards a target that knows nothing only makes clients wait.
-            let told = confirmed(&seen.record.source.proxy) == Some(epoch)
+            // Both ends have confirmed it: a release towards a target without the move only makes clients
+            // wait.
+            let both_confirmed = confirmed(&seen.record.source.proxy) == Some(epoch)
                 && confirmed(&seen.record.target.proxy) == Some(target_epoch)
                 && tree.is_settled(&seen.record.source.proxy);
-            told.then(|| Asked {
+            both_confirmed.then(|| Asked {
                 name: name.clone(),
                 id: *id,
                 record: seen.record.clone(),
@@ -70,7 +72,7 @@ fn releasing(asked: &Asked) -> Option<Message> {
     }))
 }
 
-/// Asks for ever.
+/// Asks repeatedly, without end.
 pub(super) async fn run<P: Proxies>(shared: Arc<Shared<P>>) {
     let (mut trees, mut notes) = (shared.trees.clone(), shared.board.notes());
     let mut written: BTreeMap<(ClusterName, MoveId), Instant> = BTreeMap::new();
@@ -106,22 +108,22 @@ pub(super) async fn run<P: Proxies>(shared: Arc<Shared<P>>) {
 
 async fn ask<P: Proxies>(shared: Arc<Shared<P>>, asked: Asked, write_progress: bool) {
     let Some(message) = releasing(&asked) else { return };
-    match shared.proxies.tell(&asked.record.source.proxy, &message).await {
+    match shared.proxies.send(&asked.record.source.proxy, &message).await {
         Ok(Reply::Done) => {
             if let Err(error) = commit(&shared, &asked).await {
-                tracing::warn!(cluster = %asked.name, id = %asked.id, %error, "a move was not committed");
+                tracing::warn!(cluster = %asked.name, id = %asked.id, %error, "cannot commit move");
             }
         }
-        Ok(Reply::Refused(text) | Reply::Said(text)) if write_progress => {
+        Ok(Reply::Refused(text) | Reply::Text(text)) if write_progress => {
             if let Some(progress) = progress(&text) {
                 write(&shared, &asked, progress).await;
             }
         }
-        Ok(Reply::Refused(_) | Reply::Said(_)) | Err(_) => {}
+        Ok(Reply::Refused(_) | Reply::Text(_)) | Err(_) => {}
     }
 }
 
-/// Clients wait: what the view shows is tried first, and read again only if it is not the newest.
+/// Clients wait: the view's tree is tried first, and the store is read only if it is outdated.
 async fn commit<P: Proxies>(shared: &Shared<P>, asked: &Asked) -> Result<(), BrokerError> {
     let Asked { name, id, record, .. } = asked;
     let planned = plan_commit(&shared.newest(), name, *id, record.epoch, clock::since_epoch().as_secs());
@@ -133,7 +135,7 @@ async fn commit<P: Proxies>(shared: &Shared<P>, asked: &Asked) -> Result<(), Bro
     commit_move(&shared.store, name, *id, record.epoch).await
 }
 
-/// `MIGRATING copying keys=.. bytes=.. pass=.. dirty=..`, as far as it is said.
+/// `MIGRATING copying keys=.. bytes=.. pass=.. dirty=..`; missing fields are allowed.
 fn progress(text: &str) -> Option<MoveProgress> {
     let mut words = text.strip_prefix("MIGRATING ")?.split(' ');
     let mut progress = MoveProgress { phase: words.next()?.to_owned(), ..MoveProgress::default() };
@@ -159,7 +161,7 @@ async fn write<P: Proxies>(shared: &Shared<P>, asked: &Asked, progress: MoveProg
     let present = MoveKey { cluster: asked.name.clone(), id: asked.id }.present();
     let txn = Txn::new().when(present).then(key.put(&MoveProgress { at, ..progress }));
     if let Err(error) = shared.store.commit(txn).await {
-        tracing::debug!(%error, "progress was not written");
+        tracing::debug!(%error, "cannot write progress");
     }
 }
 
@@ -169,12 +171,12 @@ mod tests {
 
     #[test]
     fn progress_is_read_as_far_as_it_is_said() {
-        let said = progress("MIGRATING catching-up keys=10 bytes=2000 pass=3 dirty=4 scanned=7").unwrap();
+        let read = progress("MIGRATING catching-up keys=10 bytes=2000 pass=3 dirty=4 scanned=7").unwrap();
         assert_eq!(
-            (said.phase.as_str(), said.keys, said.bytes, said.pass, said.dirty),
+            (read.phase.as_str(), read.keys, read.bytes, read.pass, read.dirty),
             ("catching-up", 10, 2000, 3, 4)
         );
-        assert_eq!(said.extra["scanned"], "7");
+        assert_eq!(read.extra["scanned"], "7");
         assert_eq!(progress("ERR no such move"), None);
     }
 }

@@ -1,4 +1,5 @@
-//! How does a coordinator speak to proxies? One request, one reply; a trait, so that a simulation can stand in.
+//! How does a coordinator talk to proxies? One request, one reply; a trait, so that a simulation can replace
+//! it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,35 +10,35 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::address::Address;
-use crate::data::resp::write_request;
 use crate::nmctl::Message;
+use capstan_redis_protocol::resp::write_request;
 
-/// Longest line and longest text of a reply that a coordinator reads; what a proxy says about itself is far shorter.
+/// Longest line and longest text of a reply that a coordinator reads; a proxy's reports are far shorter.
 const MAX_REPLY: usize = 4 << 20;
 /// Lines of a list of replies.
 const MAX_LINES: usize = 100_000;
 
-/// What a proxy answered.
+/// The reply of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It did what it was told.
+    /// It accepted the message.
     Done,
-    /// It did not, and says why.
+    /// It refused, with this error.
     Refused(String),
-    /// It said this: every text of the reply on a line of its own.
-    Said(String),
+    /// This text: every part of the reply on a line of its own.
+    Text(String),
 }
 
-/// No reply came. The message may have arrived.
+/// No reply was received. The message may have arrived.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unreached(pub String);
 
 /// The proxies, as a coordinator reaches them.
 pub trait Proxies: Send + Sync + 'static {
-    /// Tells a proxy something. Returns within a bounded time; when it returns without a reply, the message can no
-    /// longer arrive.
-    fn tell(
+    /// Sends a message to a proxy. Returns within a bounded time; if it returns without a reply, the message
+    /// can no longer arrive.
+    fn send(
         &self,
         proxy: &Address,
         message: &Message,
@@ -45,16 +46,16 @@ pub trait Proxies: Send + Sync + 'static {
 }
 
 impl<P: Proxies> Proxies for Arc<P> {
-    fn tell(
+    fn send(
         &self,
         proxy: &Address,
         message: &Message,
     ) -> impl Future<Output = Result<Reply, Unreached>> + Send {
-        P::tell(self, proxy, message)
+        P::send(self, proxy, message)
     }
 }
 
-/// Proxies over TCP, in the name of the user `admin`.
+/// Proxies over TCP, as user `admin`.
 #[derive(Debug)]
 pub struct Wire {
     password: Option<String>,
@@ -62,16 +63,39 @@ pub struct Wire {
     idle: Mutex<HashMap<Address, Vec<Link>>>,
 }
 
-/// Idle connections that are kept to one proxy: one for its watcher, one for moves.
+/// Idle connections kept to one proxy: one for its watcher, one for moves.
 const IDLE_PER_PROXY: usize = 2;
 
 type Link = BufReader<TcpStream>;
 
 impl Wire {
-    /// Speaks with this admin password; a request without a reply for so long has failed.
+    /// Uses this admin password; a request without a reply for this long has failed.
     #[must_use]
     pub fn new(password: Option<String>, within: Duration) -> Wire {
         Wire { password, within, idle: Mutex::new(HashMap::new()) }
+    }
+
+    /// Sends commands to a proxy as a client of a database, on a connection of their own, and returns the
+    /// reply to each. All of it within the timeout of one request.
+    pub async fn ask_as_client(
+        &self,
+        proxy: &Address,
+        database: &str,
+        commands: &[Vec<String>],
+    ) -> Result<Vec<Reply>, Unreached> {
+        let exchange = async {
+            let mut link = self.connect(proxy).await?;
+            if let Reply::Refused(why) = ask(&mut link, &["NMCTL", "PEER", database]).await? {
+                return Err(Unreached(why));
+            }
+            let mut replies = Vec::with_capacity(commands.len());
+            for command in commands {
+                replies.push(ask(&mut link, command).await?);
+            }
+            Ok(replies)
+        };
+        let late = |_| Unreached(format!("no reply within {:?}", self.within));
+        timeout(self.within, exchange).await.map_err(late)?
     }
 
     fn take(&self, proxy: &Address) -> Option<Link> {
@@ -89,14 +113,14 @@ impl Wire {
     async fn connect(&self, proxy: &Address) -> Result<Link, Unreached> {
         let stream = TcpStream::connect(proxy.as_str()).await.map_err(unreached)?;
         stream.set_nodelay(true).map_err(unreached)?;
-        // What was sent and not delivered when the connection is given up must never arrive: no orderly end.
+        // Unsent data of an abandoned connection must never arrive: close with a reset.
         stream.set_zero_linger().map_err(unreached)?;
         let mut link = BufReader::new(stream);
         if let Some(password) = &self.password {
             match ask(&mut link, &["AUTH", "admin", password]).await? {
                 Reply::Done => {}
-                Reply::Refused(why) | Reply::Said(why) => {
-                    return Err(Unreached(format!("the admin password was refused: {why}")));
+                Reply::Refused(why) | Reply::Text(why) => {
+                    return Err(Unreached(format!("authentication as admin failed: {why}")));
                 }
             }
         }
@@ -104,7 +128,7 @@ impl Wire {
     }
 
     async fn exchange(&self, proxy: &Address, words: &[String]) -> Result<Reply, Unreached> {
-        // A kept connection may have been closed by the other side: that is found out here, and another one tried.
+        // A kept connection may have been closed by the other side: then another one is tried.
         if let Some(mut link) = self.take(proxy)
             && let Ok(reply) = ask(&mut link, words).await
         {
@@ -119,7 +143,7 @@ impl Wire {
 }
 
 impl Proxies for Wire {
-    async fn tell(&self, proxy: &Address, message: &Message) -> Result<Reply, Unreached> {
+    async fn send(&self, proxy: &Address, message: &Message) -> Result<Reply, Unreached> {
         let words = message.words();
         let late = |_| Unreached(format!("no reply within {:?}", self.within));
         timeout(self.within, self.exchange(proxy, &words)).await.map_err(late)?
@@ -135,20 +159,20 @@ async fn ask(link: &mut Link, words: &[impl AsRef<[u8]>]) -> Result<Reply, Unrea
     write_request(&mut request, words);
     link.get_mut().write_all(&request).await.map_err(unreached)?;
     let mut texts = Vec::new();
-    // Replies that are waited for: a list adds its members.
+    // Outstanding replies: a list adds its members.
     let mut awaited = 1;
     let mut first = None;
     while awaited > 0 {
         awaited -= 1;
         let line = read_line(link).await?;
-        let (kind, text) = line.split_at_checked(1).ok_or_else(|| Unreached("an empty reply".to_owned()))?;
+        let (kind, text) = line.split_at_checked(1).ok_or_else(|| Unreached("empty reply".to_owned()))?;
         first.get_or_insert_with(|| kind.to_owned());
         match kind {
             "+" | ":" => texts.push(text.to_owned()),
             "-" => return Ok(Reply::Refused(text.to_owned())),
             "$" => texts.extend(read_bulk(link, text).await?),
             "*" => awaited += count(text)?,
-            other => return Err(Unreached(format!("a reply of an unknown kind: {other:?}"))),
+            other => return Err(Unreached(format!("unknown reply type {other:?}"))),
         }
         if texts.len() > MAX_LINES || awaited > MAX_LINES {
             return Err(Unreached("the reply is too long".to_owned()));
@@ -156,7 +180,7 @@ async fn ask(link: &mut Link, words: &[impl AsRef<[u8]>]) -> Result<Reply, Unrea
     }
     match (first.as_deref(), texts.as_slice()) {
         (Some("+"), [_]) => Ok(Reply::Done),
-        _ => Ok(Reply::Said(texts.join("\n"))),
+        _ => Ok(Reply::Text(texts.join("\n"))),
     }
 }
 
@@ -182,7 +206,7 @@ fn count(text: &str) -> Result<usize, Unreached> {
     let number: Option<usize> = if text == "-1" { Some(0) } else { text.parse().ok() };
     number
         .filter(|number| *number <= MAX_REPLY)
-        .ok_or_else(|| Unreached(format!("a reply of length {text:?}")))
+        .ok_or_else(|| Unreached(format!("invalid reply length {text:?}")))
 }
 
 #[cfg(test)]
@@ -201,7 +225,7 @@ mod tests {
             stream
         };
         let wire = Wire::new(None, Duration::from_secs(5));
-        let (_stream, reply) = tokio::join!(server, wire.tell(&proxy, &Message::Info));
+        let (_stream, reply) = tokio::join!(server, wire.send(&proxy, &Message::Info));
         reply
     }
 
@@ -212,8 +236,8 @@ mod tests {
             answering(b"-OLD_EPOCH known 7\r\n").await,
             Ok(Reply::Refused("OLD_EPOCH known 7".to_owned()))
         );
-        assert_eq!(answering(b"$5\r\na\r\nbc\r\n").await, Ok(Reply::Said("a\r\nbc".to_owned())));
-        assert_eq!(answering(b"*3\r\n$1\r\na\r\n:7\r\n$-1\r\n").await, Ok(Reply::Said("a\n7".to_owned())));
+        assert_eq!(answering(b"$5\r\na\r\nbc\r\n").await, Ok(Reply::Text("a\r\nbc".to_owned())));
+        assert_eq!(answering(b"*3\r\n$1\r\na\r\n:7\r\n$-1\r\n").await, Ok(Reply::Text("a\n7".to_owned())));
         assert!(answering(b"?\r\n").await.is_err());
         assert!(answering(b"$99999999999\r\n").await.is_err());
     }
@@ -221,6 +245,6 @@ mod tests {
     #[tokio::test]
     async fn nobody_there_is_unreached() {
         let wire = Wire::new(None, Duration::from_secs(5));
-        assert!(wire.tell(&"127.0.0.1:1".parse().unwrap(), &Message::Info).await.is_err());
+        assert!(wire.send(&"127.0.0.1:1".parse().unwrap(), &Message::Info).await.is_err());
     }
 }

@@ -1,4 +1,5 @@
-//! When is a released node free again? When its proxy has been told to let go of it and says that it is empty. Pure.
+//! When is a released node free again? When its proxy has confirmed its release and reports that it is empty.
+//! Pure.
 
 use super::heal::Facts;
 use crate::broker::{Tree, plan_end_quarantine};
@@ -10,7 +11,7 @@ pub(super) fn emptied(tree: &Tree, facts: &Facts) -> Steps {
     for (proxy, host) in tree.registered() {
         let Some(fact) = facts.get(proxy).filter(|fact| fact.reached) else { continue };
         let Some(confirmed) = &fact.confirmed else { continue };
-        // What it said before it let go of the node is not about the node as it is.
+        // A report from before the release is not about the node's present state.
         if fact.nodes_at < fact.confirmed_at {
             continue;
         }

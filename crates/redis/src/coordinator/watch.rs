@@ -1,17 +1,20 @@
-//! What does a coordinator do about one proxy? It tells it what changed, grants it the right to serve, asks after its
-//! nodes, and reports it when it is gone.
+//! What does a coordinator do for one proxy? It pushes changes, grants the right to serve, queries its nodes, and reports
+//! it when it is unreachable.
 //!
 //! The rules that keep two proxies from serving one slot, whatever is lost or late:
-//! 1. A grant is given only while this coordinator is registered and its view is fresh and shows that registration. It
-//!    names the epoch that the proxy has, and only if nothing of what the proxy has then was taken from it since; and it
-//!    counts from what the proxy's clock said before. So whatever is served was its proxy's at most `fresh_within` and a
-//!    grant ago.
-//! 2. Nobody is told to serve what another proxy may still serve (`handover`). A proxy is fenced before it is judged:
-//!    from then on it has what it says, or what is in the tree now.
-//! 3. A report is made only when every grant that the proxy may have received from here is over; from then on none is
+//! 1. A grant is given only while this coordinator is registered and its view is fresh and shows that registration (or as
+//!    one without the store, for [`Timing::outage`], which counts only where all coordinators give one). It
+//!    names the epoch that the proxy has, and only if no slot of that content was taken from the proxy since; and it
+//!    counts from an earlier reading of the proxy's clock. So a served slot belonged to its proxy at most `fresh_within`
+//!    and a grant ago.
+//! 2. A slot is not pushed to a new owner while another proxy may still serve it (`handover`). A proxy is fenced before it
+//!    is judged: from then on it holds what it reports, or what is in the tree now.
+//! 3. A report is made only when every grant that the proxy may have received from here has expired; from then on none is
 //!    given until the report is withdrawn and the view has caught up with what was done because of it.
-//! 4. A coordinator that just registered (for the first time, or again) reports nobody until grants that were made
-//!    without counting it are over. Reports die with the registration under which they were made.
+//!    The proxy serves while the coordinators that do not grant it are too few to have it replaced
+//!    (`Quorum::standing_by`): one of two coordinators that loses its link to the proxy changes nothing.
+//! 4. A coordinator that just registered (for the first time, or again) reports no proxy until grants that were made
+//!    without counting it have expired. Reports are deleted with the registration under which they were made.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,15 +29,15 @@ use tokio::time::{Instant, sleep_until};
 
 use super::board::{Board, Held, NodeFact};
 use super::content::Content;
-use super::handover::{Gain, owner_unaware, owns_all};
+use super::handover::{Gain, owner_unconfirmed, owns_all};
 use super::proxies::{Proxies, Reply};
 use super::timing::Timing;
 use crate::address::Address;
-use crate::broker::{self, Tree};
-use crate::keys::{CoordinatorKey, FailureKey, ReportId};
-use crate::nmctl::{Basis, Holding, LeaseGrant, Message};
+use crate::broker::{self, Seen, Tree};
+use crate::keys::{AcknowledgedKey, CoordinatorKey, FailureKey, GranterKey, ReportId};
+use crate::nmctl::{Basis, Holding, LeaseGrant, Message, OldEpoch, Standing};
 
-/// The tree that a snapshot shows.
+/// The tree of a snapshot.
 pub(super) struct Newest {
     snapshot: Arc<Snapshot>,
     pub tree: Arc<Tree>,
@@ -47,7 +50,7 @@ impl Newest {
     }
 }
 
-/// What every watcher of a coordinator shares.
+/// What all watchers of a coordinator share.
 pub(super) struct Shared<P> {
     pub store: capstan_meta::Store,
     pub proxies: P,
@@ -56,13 +59,17 @@ pub(super) struct Shared<P> {
     pub trees: latest::Receiver<Arc<Tree>>,
     pub board: Board,
     pub me: CoordinatorKey,
+    /// Its record among those that may grant without the store.
+    pub granter: GranterKey,
     pub timing: Timing,
     pub registered: Mutex<Option<(LeaseId, Instant)>>,
+    /// When it last was registered in a fresh view.
+    pub attached_at: Mutex<Option<Instant>>,
     pub newest: Mutex<Newest>,
 }
 
 impl<P> Shared<P> {
-    /// The tree as the view shows it at this moment: the one that its freshness is about.
+    /// The tree of the view at this moment: the one that its freshness refers to.
     pub fn newest(&self) -> Arc<Tree> {
         let snapshot = self.view.snapshot();
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,11 +79,14 @@ impl<P> Shared<P> {
         newest.tree.clone()
     }
 
-    /// The registration that can be acted on, and since when it is seen in the tree: others have counted this
-    /// coordinator from some time before on, and not earlier than it was written.
+    /// The registration to act under, and since when it is visible in the tree: other coordinators have
+    /// counted this one from some time before, and not earlier than it was written.
     fn registration(&self, tree: &Tree) -> Option<(LeaseId, Instant)> {
         let lease = self.session.lease()?;
-        if !tree.coordinators.iter().any(|(key, seen)| *key == self.me && seen.lease == lease) {
+        let is_granter = |seen: &Seen<ReportId>| seen.record == self.me.report_id;
+        if !tree.coordinators.iter().any(|(key, seen)| *key == self.me && seen.lease == lease)
+            || !tree.granters.get(&self.granter.controller).is_some_and(is_granter)
+        {
             return None;
         }
         let mut registered = self.registered.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,30 +98,59 @@ impl<P> Shared<P> {
             }
         }
     }
+
+    /// Whether the view shows what the store had a moment ago.
+    pub fn is_fresh(&self) -> bool {
+        self.view.staleness() <= self.timing.fresh_within
+    }
+
+    /// How it stands with the store, as a grant states it; nothing if it may not grant at all.
+    fn standing(&self, tree: &Tree, fresh: bool) -> Option<Standing> {
+        let mut attached_at = self.attached_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if fresh && self.registration(tree).is_some() {
+            *attached_at = Some(Instant::now());
+            return Some(Standing::Registered(tree.alive().iter().map(ToString::to_string).collect()));
+        }
+        // A later life of this controller, or another one under its name, grants in its place.
+        let replaced =
+            tree.granters.get(&self.granter.controller).is_some_and(|seen| seen.record != self.me.report_id);
+        let lately = attached_at.is_some_and(|at| at.elapsed() < self.timing.outage);
+        (lately && !replaced).then_some(Standing::Detached)
+    }
+
+    /// Whether no coordinator can have a proxy serve without this one: the proxy has acknowledged its grants since
+    /// everybody counts it, or there is no other.
+    fn is_ours(&self, tree: &Tree, proxy: &Address) -> bool {
+        let Some((lease, _)) = self.registration(tree) else { return false };
+        let acknowledged = self.board.of(proxy).acknowledged == Some(lease);
+        acknowledged || tree.granted_only_by(&self.me.report_id)
+    }
 }
 
-/// One proxy, as one coordinator knows it.
+/// One proxy, from the point of view of one coordinator.
 pub(super) struct Watcher<P> {
     shared: Arc<Shared<P>>,
     proxy: Address,
-    /// What it has confirmed, all of it.
+    /// The content that it has confirmed completely.
     confirmed: Option<Arc<Content>>,
-    /// What it has confirmed but for the others' slots, which it is told later.
+    /// The content that it has confirmed except for the other proxies' slots, which are pushed later.
     confirmed_own: Option<Content>,
-    /// What it had when it last spoke of it.
+    /// What it held at its last report.
     held: Option<Arc<Held>>,
-    /// Until when the proxy may serve because of what was sent from here.
+    /// Until when the proxy may serve because of grants from here.
     granted_until: Option<Instant>,
     misses: u32,
-    /// The registration under which the proxy was reported, and whether the report is surely written.
+    /// The registration under which the proxy was reported, and whether the report is certainly written.
     reported: Option<(LeaseId, bool)>,
-    /// The content that is not told yet, by its epoch, and since when it is wanted.
+    /// The registration under which the proxy acknowledged a grant, sent after all coordinators counted this one.
+    acknowledged: Option<LeaseId>,
+    /// The epoch of the content not yet pushed, and since when it is pending.
     wanted_since: Option<(Epoch, Instant)>,
     retry: Backoff,
-    /// Not before then, after something went wrong, with what was tried last.
+    /// The earliest next attempt after a failure, and the epoch of the last attempt.
     push_at: Instant,
     tried: Option<Epoch>,
-    /// What is waited for is looked at again then, if nothing is heard before.
+    /// When to check again what is waited for, if there is no event before.
     look_at: Instant,
     ping_at: Instant,
     nodes_at: Instant,
@@ -132,6 +171,7 @@ impl<P: Proxies> Watcher<P> {
             granted_until: None,
             misses: 0,
             reported: None,
+            acknowledged: None,
             wanted_since: None,
             retry,
             push_at: now,
@@ -143,7 +183,7 @@ impl<P: Proxies> Watcher<P> {
         }
     }
 
-    /// Watches over the proxy for ever; dropped when the host is removed.
+    /// Watches the proxy without end; dropped when the host is removed.
     pub async fn run(mut self) {
         let (mut trees, mut notes) = (self.shared.trees.clone(), self.shared.board.notes());
         loop {
@@ -167,42 +207,42 @@ impl<P: Proxies> Watcher<P> {
         Content::of(tree, &self.proxy).is_some_and(|content| self.confirmed.as_deref() != Some(&content))
     }
 
-    /// Tells the proxy what it does not know, if it is its turn.
+    /// Pushes what the proxy lacks, if it is its turn.
     async fn push(&mut self, tree: &Tree) {
         let now = Instant::now();
         let epoch = tree.host(&self.proxy).and_then(|host| host.epoch.as_ref()).map(|seen| seen.record);
-        // What went wrong with an older content is no reason to wait with a newer one.
+        // The failure of an older content does not delay a newer one.
         if now < self.push_at && epoch <= self.tried {
             return;
         }
         self.tried = epoch;
         if let Err(why) = self.fence(tree).await {
-            return self.not_told(why);
+            return self.push_failed(why);
         }
         let Some(content) = Content::of(tree, &self.proxy) else { return };
         if self.confirmed.as_deref() == Some(&content) && now < self.full_at {
             return;
         }
         if let Some(why) = self.must_wait(tree, &content) {
-            return self.told_later(&why);
+            return self.defer(&why);
         }
-        match self.tell_all(tree, &content).await {
-            Ok(None) => self.told(content),
+        match self.push_all(tree, &content).await {
+            Ok(None) => self.on_confirmed(content),
             Ok(Some(why)) => {
                 self.confirmed_own = Some(content);
-                self.told_later(&why);
+                self.defer(&why);
             }
-            Err(why) => self.not_told(why),
+            Err(why) => self.push_failed(why),
         }
     }
 
-    /// It is not its turn; the others are looked at again soon.
-    fn told_later(&mut self, why: &str) {
+    /// It is not this proxy's turn; the others are checked again soon.
+    fn defer(&mut self, why: &str) {
         self.look_at = Instant::now() + self.shared.timing.ping_every / 10;
         self.shared.board.note_trouble(&self.proxy, why);
     }
 
-    fn told(&mut self, content: Content) {
+    fn on_confirmed(&mut self, content: Content) {
         let (now, content) = (Instant::now(), Arc::new(content));
         self.full_at = now + self.shared.timing.full_every;
         self.retry.reset();
@@ -210,20 +250,21 @@ impl<P: Proxies> Watcher<P> {
         self.confirmed = Some(content.clone());
         self.confirmed_own = None;
         self.shared.board.note(&self.proxy, |fact| {
-            fact.reached = true;
+            fact.answered(true);
             fact.confirmed = Some(content);
             fact.confirmed_at = Some(now);
             fact.trouble = None;
         });
     }
 
-    fn not_told(&mut self, why: String) {
+    fn push_failed(&mut self, why: String) {
         self.push_at = Instant::now() + self.retry.next_wait();
-        tracing::debug!(proxy = %self.proxy, why, "not told");
+        tracing::debug!(proxy = %self.proxy, why, "push to proxy failed");
         self.shared.board.note_trouble(&self.proxy, &why);
     }
 
-    /// The proxy has this. What it gained it serves when it is granted, so that is not waited for.
+    /// The proxy holds this. Slots that it gained are served once they are granted, so that is not waited
+    /// for.
     fn holds(&mut self, held: Held) {
         if self.held.as_ref().is_none_or(|known| known.epoch() != held.epoch()) {
             self.ping_at = Instant::now();
@@ -233,16 +274,17 @@ impl<P: Proxies> Watcher<P> {
         self.shared.board.note(&self.proxy, |fact| fact.held = Some(held));
     }
 
-    /// Asks the proxy what it has, and to obey nothing from before the tree any more (rule 2).
+    /// Queries what the proxy holds, and makes it refuse anything older than the tree (rule 2).
     async fn fence(&mut self, tree: &Tree) -> Result<(), String> {
         let Some(epoch) = tree.host(&self.proxy).and_then(|host| host.epoch.as_ref()) else { return Ok(()) };
         let epoch = epoch.record;
         if self.held.as_ref().is_some_and(|held| held.fenced >= epoch) {
             return Ok(());
         }
-        match self.shared.proxies.tell(&self.proxy, &Message::Fence(epoch)).await {
-            Ok(Reply::Said(text)) => {
-                let holding = Holding::parse(&text).ok_or_else(|| format!("FENCE: {text:?} was said"))?;
+        match self.shared.proxies.send(&self.proxy, &Message::Fence(epoch)).await {
+            Ok(Reply::Text(text)) => {
+                let holding =
+                    Holding::parse(&text).ok_or_else(|| format!("FENCE: unexpected reply {text:?}"))?;
                 self.holds(Held { fenced: epoch, holding });
                 Ok(())
             }
@@ -250,12 +292,12 @@ impl<P: Proxies> Watcher<P> {
                 self.on_refusal(epoch, &why).await;
                 Err(format!("FENCE: {why}"))
             }
-            Ok(Reply::Done) => Err("FENCE: nothing was said".to_owned()),
+            Ok(Reply::Done) => Err("FENCE: unexpected empty reply".to_owned()),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// Why this content is not told yet. It is not waited for longer than what was granted before it can last.
+    /// Why this content is not pushed yet. The wait is bounded by the grants given before it.
     fn must_wait(&mut self, tree: &Tree, content: &Content) -> Option<String> {
         let Shared { board, timing, .. } = &*self.shared;
         let now = Instant::now();
@@ -268,27 +310,32 @@ impl<P: Proxies> Watcher<P> {
         };
         let held = self.held.as_deref();
         let gain = Gain { tree, board, quorum: timing.quorum(), proxy: &self.proxy, held, content };
-        gain.must_wait().filter(|_| now < since + timing.warm_up())
+        if now < since + timing.warm_up() {
+            gain.must_wait()
+        } else {
+            gain.must_wait_longer(|other| self.shared.is_ours(tree, other))
+        }
     }
 
-    /// Tells everything, or everything but the others' slots: then why those have to wait.
-    async fn tell_all(&mut self, tree: &Tree, content: &Content) -> Result<Option<String>, String> {
+    /// Pushes everything, or everything but the other proxies' slots: then it returns why those have to wait.
+    async fn push_all(&mut self, tree: &Tree, content: &Content) -> Result<Option<String>, String> {
         let (mut refused, mut later) = (None, None);
-        let knows_own = self.confirmed_own.as_ref() == Some(content);
+        let own_confirmed = self.confirmed_own.as_ref() == Some(content);
         for message in content.messages_after(self.confirmed.as_deref()) {
             match message {
                 Message::SetPeer(_) => {
-                    later = self.points_too_early(tree, content);
+                    later = self.redirects_too_early(tree, content);
                     if later.is_some() {
                         continue;
                     }
                 }
-                _ if knows_own => continue,
+                _ if own_confirmed => continue,
                 _ => {}
             }
-            match self.shared.proxies.tell(&self.proxy, &message).await {
-                Ok(Reply::Done | Reply::Said(_)) => self.after(&message, content).await,
-                // A node that is not ready holds up its own message; the others say where everything else went.
+            match self.shared.proxies.send(&self.proxy, &message).await {
+                Ok(Reply::Done | Reply::Text(_)) => self.after(&message, content).await,
+                // A node that is not ready delays its own message; the other messages contain the new owners
+                // of the rest.
                 Ok(Reply::Refused(why)) => {
                     self.on_refusal(content.epoch, &why).await;
                     refused = Some(format!("{}: {why}", message.name()));
@@ -299,17 +346,17 @@ impl<P: Proxies> Watcher<P> {
         refused.map_or(Ok(later), Err)
     }
 
-    /// Why the proxy is not told yet who has which slots.
-    fn points_too_early(&self, tree: &Tree, content: &Content) -> Option<String> {
+    /// Why the owners of the other slots are not pushed to the proxy yet.
+    fn redirects_too_early(&self, tree: &Tree, content: &Content) -> Option<String> {
         let Shared { board, timing, .. } = &*self.shared;
         let over = self.wanted_since.is_some_and(|(_, since)| Instant::now() >= since + timing.grant_over());
-        if over { None } else { owner_unaware(tree, board, timing.quorum(), content) }
+        if over { None } else { owner_unconfirmed(tree, board, timing.quorum(), content) }
     }
 
-    /// Clients wait for what it was told to be its own: others hear of that, and it is granted, before it is told
-    /// everything else.
-    async fn after(&mut self, told: &Message, content: &Content) {
-        if let Message::SetDb(_) = told {
+    /// Clients wait for the proxy's own slots: other watchers are notified, and the slots are granted, before
+    /// the rest is pushed.
+    async fn after(&mut self, sent: &Message, content: &Content) {
+        if let Message::SetDb(_) = sent {
             self.holds(Held::of(content));
             if self.reported.is_none() {
                 self.ping_if_due().await;
@@ -317,21 +364,18 @@ impl<P: Proxies> Watcher<P> {
         }
     }
 
-    /// A proxy that knows a higher epoch than the tree: the tree was set back, or a proxy was used elsewhere before.
-    async fn on_refusal(&self, told: Epoch, why: &str) {
-        let Some(known) = why.strip_prefix("OLD_EPOCH known ").and_then(|known| known.trim().parse().ok())
-        else {
-            return;
-        };
-        let known = Epoch(known);
+    /// Handles a proxy with a higher epoch than the tree: the tree was restored, or the proxy was used
+    /// elsewhere before.
+    async fn on_refusal(&self, pushed: Epoch, why: &str) {
+        let Some(OldEpoch { known }) = OldEpoch::parse(why) else { return };
         let fresh = self.shared.view.catch_up(self.shared.timing.fresh_within).await;
         let current = fresh.ok().map(|snapshot| Tree::of(&snapshot));
         let mine =
             current.as_ref().and_then(|tree| tree.host(&self.proxy)?.epoch.as_ref().map(|seen| seen.record));
-        if mine.is_some_and(|mine| mine >= told && mine < known) {
-            tracing::warn!(proxy = %self.proxy, %known, "a proxy knows a higher epoch than the metadata; raising it");
+        if mine.is_some_and(|mine| mine >= pushed && mine < known) {
+            tracing::warn!(proxy = %self.proxy, %known, "proxy has a higher epoch than the metadata; raising it");
             if let Err(error) = broker::raise_host_epoch(&self.shared.store, &self.proxy, known).await {
-                tracing::warn!(proxy = %self.proxy, %error, "epoch was not raised");
+                tracing::warn!(proxy = %self.proxy, %error, "cannot raise the epoch");
             }
         }
     }
@@ -343,15 +387,20 @@ impl<P: Proxies> Watcher<P> {
         }
     }
 
-    /// Asks whether somebody is there, and grants the right to serve.
+    /// Pings the proxy, and grants the right to serve.
     async fn ping(&mut self) {
-        let mut reply = self.shared.proxies.tell(&self.proxy, &Message::Epoch).await;
-        if let Ok(Reply::Said(text)) = &reply
+        let asked = Instant::now();
+        let mut reply = self.shared.proxies.send(&self.proxy, &Message::Epoch).await;
+        if let Ok(Reply::Text(text)) = &reply
             && let Some(grant) = self.grant(text)
         {
-            // Counted from here: the proxy counts from earlier, whenever it hears of it.
+            // Counted from here: the proxy counts from earlier, whenever it receives the grant.
             self.granted_until = Some(Instant::now() + self.shared.timing.grant_over());
-            reply = self.shared.proxies.tell(&self.proxy, &Message::Lease(grant)).await;
+            let detached = grant.basis.as_ref().is_some_and(|basis| basis.standing == Standing::Detached);
+            reply = self.shared.proxies.send(&self.proxy, &Message::Lease(grant)).await;
+            if matches!(reply, Ok(Reply::Done)) && !detached {
+                self.acknowledge(asked);
+            }
         }
         let reached = reply.is_ok();
         self.misses = if reached { 0 } else { self.misses.saturating_add(1) };
@@ -360,7 +409,8 @@ impl<P: Proxies> Watcher<P> {
         }
         let misses = self.misses;
         self.shared.board.note(&self.proxy, |fact| {
-            (fact.reached, fact.misses) = (reached, misses);
+            fact.answered(reached);
+            fact.misses = misses;
             fact.missed_since = (!reached).then(|| fact.missed_since.unwrap_or_else(Instant::now));
             if let Err(error) = &reply {
                 fact.trouble = Some(error.to_string());
@@ -373,25 +423,31 @@ impl<P: Proxies> Watcher<P> {
         }
     }
 
-    /// The right to serve, if this coordinator may give it now (rule 1). `said` is what the proxy said of its epochs
+    /// The grant, if this coordinator may give one now (rule 1). `report` is the proxy's report of its epochs
     /// and its clock.
-    fn grant(&mut self, said: &str) -> Option<LeaseGrant> {
-        let said: BTreeMap<&str, &str> = pairs(said).collect();
-        let has: Epoch = Epoch(said.get("SETDB")?.parse().ok()?);
+    fn grant(&mut self, report: &str) -> Option<LeaseGrant> {
+        let report: BTreeMap<&str, &str> = pairs(report).collect();
+        let has: Epoch = Epoch(report.get("SETDB")?.parse().ok()?);
         if self.held.as_ref().is_some_and(|held| held.epoch() != has) {
-            // Somebody else has told it something, or it has forgotten everything.
+            // Another coordinator has pushed to it, or it has lost its state.
             self.forget();
             self.shared.board.note(&self.proxy, |fact| fact.held = None);
         }
-        let Shared { view, me, timing, .. } = &*self.shared;
-        // In this order: the tree is at least as new as what the freshness was measured of.
-        let fresh = view.staleness() <= timing.fresh_within;
+        let Shared { me, timing, .. } = &*self.shared;
+        // In this order: the tree is at least as new as the measured freshness.
+        let fresh = self.shared.is_fresh();
         let tree = self.shared.newest();
-        self.shared.registration(&tree)?;
-        if !fresh || self.reported.is_some() {
+        let standing = self.shared.standing(&tree, fresh)?;
+        if self.reported.is_some() {
             return None;
         }
-        // Without a content of this moment (a change is being told to the hosts) the last one is what counts.
+        let standing = match (report.contains_key("STANDING"), standing) {
+            (true, standing) => standing,
+            // A proxy of an earlier version takes every grant for one of a registered coordinator.
+            (false, Standing::Detached) => return None,
+            (false, Standing::Registered(_) | Standing::Unstated) => Standing::Unstated,
+        };
+        // Without a settled content (a change is being pushed to the hosts) the last one counts.
         let newest = Content::unsettled(&tree, &self.proxy)?;
         let held = self.held.as_deref().filter(|held| held.epoch().is_told())?;
         if !held.holding.serves().all(|entry| owns_all(&newest, &entry.db, entry.claim.range())) {
@@ -399,10 +455,22 @@ impl<P: Proxies> Watcher<P> {
         }
         Some(LeaseGrant {
             coordinator: me.report_id.to_string(),
-            needed: u32::try_from(timing.quorum().needed(tree.alive().len())).unwrap_or(u32::MAX),
+            needed: u32::try_from(timing.quorum().standing_by(tree.alive().len())).unwrap_or(u32::MAX),
             ttl_ms: u64::try_from(timing.grant_ttl.as_millis()).unwrap_or(u64::MAX),
-            basis: Some(Basis { epoch: held.epoch(), clock: (*said.get("CLOCK")?).to_owned() }),
+            basis: Some(Basis { epoch: held.epoch(), clock: (*report.get("CLOCK")?).to_owned(), standing }),
         })
+    }
+
+    /// The proxy has received a grant of this registration while it was valid. Every grant of a registered coordinator
+    /// that it receives from now on names this one, if others have counted it for long enough when the proxy was asked.
+    fn acknowledge(&mut self, asked: Instant) {
+        let Shared { timing, board, .. } = &*self.shared;
+        let Some((lease, since)) = self.shared.registration(&self.shared.newest()) else { return };
+        let in_time = asked.elapsed() + timing.margin < timing.grant_ttl;
+        if in_time && asked >= since + timing.warm_up() && self.acknowledged != Some(lease) {
+            self.acknowledged = Some(lease);
+            board.note(&self.proxy, |fact| fact.acknowledged = Some(lease));
+        }
     }
 
     fn report_key(&self) -> FailureKey {
@@ -410,7 +478,12 @@ impl<P: Proxies> Watcher<P> {
         FailureKey { address: self.proxy.clone(), report_id }
     }
 
-    /// Reports the proxy, when everything that it may have been granted is over (rules 3 and 4).
+    fn acknowledged_key(&self) -> AcknowledgedKey {
+        let FailureKey { address, report_id } = self.report_key();
+        AcknowledgedKey { address, report_id }
+    }
+
+    /// Reports the proxy, when all grants that it may have received have expired (rules 3 and 4).
     async fn suspect(&mut self) {
         let (now, timing, tree) = (Instant::now(), &self.shared.timing, self.shared.newest());
         let Some((lease, since)) = self.shared.registration(&tree) else { return };
@@ -426,28 +499,33 @@ impl<P: Proxies> Watcher<P> {
         }
     }
 
-    /// Writes the report under the present registration, and only while it lasts. From here on it may be there.
+    /// Writes the report under the present registration, and only while it lasts. From here on it may exist.
     async fn report(&mut self, lease: LeaseId) {
-        tracing::warn!(proxy = %self.proxy, misses = self.misses, "a proxy does not answer; reporting it");
+        tracing::warn!(proxy = %self.proxy, misses = self.misses, "proxy is unreachable; reporting it");
         let now = i64::try_from(clock::since_epoch().as_secs()).unwrap_or(i64::MAX);
         self.reported = Some((lease, false));
-        let txn = Txn::new().when(self.shared.me.present()).then(self.report_key().put(&now).lease(lease));
+        let mut txn =
+            Txn::new().when(self.shared.me.present()).then(self.report_key().put(&now).lease(lease));
+        if self.acknowledged == Some(lease) {
+            txn = txn.then(self.acknowledged_key().put(&now).lease(lease));
+        }
         match self.shared.store.commit(txn).await {
             Ok(result) => self.reported = Some((lease, result.succeeded)),
-            Err(error) => tracing::debug!(proxy = %self.proxy, %error, "report may not be written"),
+            Err(error) => tracing::debug!(proxy = %self.proxy, %error, "report may not have been written"),
         }
     }
 
-    /// Nothing is known of what the proxy has.
+    /// Resets what is known of the proxy's state.
     fn forget(&mut self) {
         (self.held, self.confirmed, self.confirmed_own) = (None, None, None);
     }
 
     async fn withdraw(&mut self) {
-        let gone = self.shared.store.commit(Txn::new().then(self.report_key().delete())).await;
-        // What was done because of the report must be seen before anything is granted.
+        let txn = Txn::new().then(self.report_key().delete()).then(self.acknowledged_key().delete());
+        let gone = self.shared.store.commit(txn).await;
+        // The consequences of the report must be visible before anything is granted.
         if gone.is_ok() && self.shared.view.catch_up(self.shared.timing.fresh_within).await.is_ok() {
-            tracing::info!(proxy = %self.proxy, "a proxy answers again");
+            tracing::info!(proxy = %self.proxy, "proxy is reachable again");
             self.reported = None;
             self.forget();
         }
@@ -459,14 +537,14 @@ impl<P: Proxies> Watcher<P> {
             return;
         }
         self.nodes_at = now + self.shared.timing.nodes_every;
-        if let Ok(Reply::Said(text)) = self.shared.proxies.tell(&self.proxy, &Message::Info).await {
+        if let Ok(Reply::Text(text)) = self.shared.proxies.send(&self.proxy, &Message::Info).await {
             let nodes: BTreeMap<Address, NodeFact> = text.lines().filter_map(NodeFact::parse).collect();
             self.shared.board.note_nodes(&self.proxy, nodes, now);
         }
     }
 }
 
-/// Names and values that take turns, a line each.
+/// Alternating names and values, one per line.
 fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut lines = text.lines();
     std::iter::from_fn(move || Some((lines.next()?, lines.next()?)))

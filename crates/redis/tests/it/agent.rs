@@ -1,4 +1,5 @@
-//! Does the agent keep nodes as they are wanted? With real servers that are killed, adopted, wiped and promoted.
+//! Does the agent keep nodes in their desired state? With real servers that are killed, adopted, wiped and
+//! promoted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +8,10 @@ use capstan_control::epoch::Epoch;
 use capstan_control::tasks::Supervisor;
 use capstan_redis::Address;
 use capstan_redis::agent::{
-    Agent, AgentConfig, Health, Incarnation, Kind, NodeReport, NodeState, Persistence, Role, Wanted,
+    Agent, AgentConfig, Former, Health, Incarnation, Kind, NodeReport, NodeState, Order, Persistence, Role,
+    Wanted,
 };
+use capstan_redis::shard::Succession;
 use capstan_testkit::{Port, RedisServer, TempDir, eventually};
 use redis::aio::MultiplexedConnection;
 
@@ -20,7 +23,8 @@ struct Host {
     supervisor: Supervisor,
 }
 
-/// A directory of nodes. Servers outlive their supervisor on purpose; those of a failed test end with its directory.
+/// A directory of nodes. Servers outlive their supervisor by design; those of a failed test end with its
+/// directory.
 pub(crate) struct Homes(pub(crate) TempDir);
 
 impl Homes {
@@ -29,8 +33,9 @@ impl Homes {
     }
 }
 
-impl Drop for Homes {
-    fn drop(&mut self) {
+impl Homes {
+    /// kill -9 of every server that was started below it.
+    pub(crate) fn kill_servers(&self) {
         let homes = std::fs::read_dir(self.0.path()).into_iter().flatten().flatten();
         for record in homes.filter_map(|home| std::fs::read_to_string(home.path().join("node.json")).ok()) {
             let Some((_, pid)) = record.split_once("\"pid\":") else { continue };
@@ -41,6 +46,12 @@ impl Drop for Homes {
                     .ok();
             }
         }
+    }
+}
+
+impl Drop for Homes {
+    fn drop(&mut self) {
+        self.kill_servers();
     }
 }
 
@@ -81,8 +92,11 @@ fn wanted(port: &Port, owner: Option<(&str, u64)>, persistence: Persistence) -> 
         kind: Kind::Supervised,
         owner: owner.map(|(name, incarnation)| (name.parse().unwrap(), Incarnation(incarnation))),
         max_memory: Some(50 << 20),
+        eviction: false,
         persistence,
         password: Some(PASSWORD.to_owned()),
+        former: Former::Erased,
+        peers: Vec::new(),
     }
 }
 
@@ -107,14 +121,14 @@ async fn pid(node: &Address) -> i32 {
     info.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap().trim().parse().unwrap()
 }
 
-/// Ends the server of a node and waits until another life of it is ready.
+/// Kills the server of a node and waits until a new process of it is ready.
 async fn revive(host: &Host, want: &Wanted) {
     let before = host.ready(want).await.run_id;
     kill(&want.node).await;
     host.until("it is back", &want.node, |it| it.run_id != before && it.health == Health::Ready).await;
 }
 
-/// Ends the server of a node by the id that it says itself, as the kernel would when memory is short.
+/// Kills the server of a node by its own process id, as the kernel does when memory is short.
 async fn kill(node: &Address) {
     let pid = nix::unistd::Pid::from_raw(pid(node).await);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
@@ -133,7 +147,7 @@ async fn a_node_is_started_as_wanted() {
     let host = Host::start(&dir);
     let want = wanted(&port, Some(("demo", 1)), Persistence::None);
     host.agent.want(vec![want.clone()]);
-    host.ready(&want).await;
+    assert_eq!(host.ready(&want).await.starts, 1, "the port was still held when the server started");
     let mut connection = connect(&want.node).await.unwrap();
     let memory: Vec<String> =
         redis::cmd("CONFIG").arg("GET").arg("maxmemory").query_async(&mut connection).await.unwrap();
@@ -161,6 +175,25 @@ async fn a_node_is_started_as_wanted() {
     host.stop().await;
 }
 
+/// A running process that turns its append-only file on writes to a temporary file until its first rewrite is complete: a
+/// kill before that would lose what it acknowledged.
+#[tokio::test]
+async fn the_first_write_to_a_node_of_a_durable_cluster_survives_a_kill() {
+    let (dir, port) = (Homes::new(), Port::reserve().unwrap());
+    let host = Host::start(&dir);
+    let free = wanted(&port, None, Persistence::None);
+    host.agent.want(vec![free.clone()]);
+    host.ready(&free).await;
+    let want = wanted(&port, Some(("demo", 1)), Persistence::Aof);
+    host.agent.want(vec![want.clone()]);
+    let before = host.ready(&want).await.run_id;
+    set(&want.node, "first").await;
+    kill(&want.node).await;
+    host.until("it is back", &want.node, |it| it.run_id != before && it.health == Health::Ready).await;
+    assert_eq!(keys(&want.node).await, 1);
+    host.stop().await;
+}
+
 #[tokio::test]
 async fn an_emptied_primary_is_lost_until_that_is_accepted() {
     let (dir, port) = (Homes::new(), Port::reserve().unwrap());
@@ -168,11 +201,11 @@ async fn an_emptied_primary_is_lost_until_that_is_accepted() {
     let want = wanted(&port, Some(("demo", 1)), Persistence::None);
     host.agent.want(vec![want.clone()]);
     host.ready(&want).await;
-    // At once: the agent need not have seen the key.
+    // At once: the agent may not have observed the key.
     set(&want.node, "k").await;
     kill(&want.node).await;
     let lost = host.until("it is lost", &want.node, |it| it.health == Health::Lost).await;
-    assert!(connect(&want.node).await.is_err(), "an emptied node does not talk to anybody");
+    assert!(connect(&want.node).await.is_err(), "an emptied node accepts no connection");
     host.agent.accept_loss(want.node.clone(), lost.run_id);
     host.ready(&want).await;
     assert_eq!(keys(&want.node).await, 0);
@@ -218,14 +251,14 @@ fn a_node_outlives_its_supervisor_and_is_adopted() {
         has_keys(&host, &want.node, 1).await;
         pid(&want.node).await
     });
-    // Everything is dropped where it stands, as by a kill; nobody is asked to stop.
+    // Everything is dropped at once, as by a kill; nothing is stopped regularly.
     doomed.shutdown_timeout(SOON);
     runtime().block_on(async {
         let host = Host::start(&dir);
         host.agent.want(vec![want.clone()]);
         let report = host.ready(&want).await;
         assert_eq!((pid(&want.node).await, report.keys, report.starts), (before, 1, 0));
-        // An orderly stop that nobody lives to write down has written the data all the same.
+        // A regular stop that is not recorded has still saved the data.
         host.supervisor.shut_down(Duration::ZERO).await;
     });
     runtime().block_on(async {
@@ -267,7 +300,9 @@ async fn a_stranger_at_the_port_is_reported_and_left_alone() {
     let want = wanted(&port, Some(("demo", 1)), Persistence::None);
     host.agent.want(vec![want.clone()]);
     let report = host.until("it is reported", &want.node, |it| it.health == Health::Down).await;
-    assert!(matches!(&report.state, NodeState::NotReady { why } if why.contains("used by another process")));
+    assert!(
+        matches!(&report.state, NodeState::NotReady { why } if why.contains("in use by another process"))
+    );
     drop(stranger);
     host.ready(&want).await;
     host.stop().await;
@@ -291,14 +326,16 @@ async fn an_empty_primary_never_wipes_its_replica() {
     let seen = host.until("the replica misses it", &replica.node, |it| !it.linked).await;
     assert_eq!(seen.keys, 1);
 
-    assert!(!host.agent.set_roles(Epoch(4), []), "a lower epoch is refused");
-    assert!(host.agent.set_roles(Epoch(6), [(primary.node.clone(), follows(&replica))]));
+    assert!(!host.agent.set_roles::<Role>(Epoch(4), []), "a lower epoch is refused");
+    let forced = Order { succession: Succession::Forced, ..Order::from(Role::Primary) };
+    let roles = [(primary.node.clone(), follows(&replica).into()), (replica.node.clone(), forced)];
+    assert!(host.agent.set_roles(Epoch(6), roles));
     host.until("the replica leads", &replica.node, |it| it.replica_of.is_none() && it.keys == 1).await;
     host.until("the old primary follows", &primary.node, |it| it.linked && it.keys == 1).await;
     Arc::into_inner(host).unwrap().stop().await;
 }
 
-/// Writes new keys to a node until it refuses one; says how many it took.
+/// Writes new keys to a node until it refuses one; returns the number of accepted ones.
 async fn write_until_refused(node: Address) -> u64 {
     let mut connection = connect(&node).await.unwrap();
     let mut taken = 0;
@@ -336,6 +373,84 @@ async fn a_replica_takes_over_under_load_and_has_every_write_that_was_taken() {
     host.stop().await;
 }
 
+/// D6: the state of another node says nothing about this one.
+#[tokio::test]
+async fn d6_a_node_whose_primary_does_not_answer_is_not_down() {
+    let (dir, ports) = (Homes::new(), [Port::reserve().unwrap(), Port::reserve().unwrap()]);
+    let host = Host::start(&dir);
+    let [primary, node] = ports.each_ref().map(|port| wanted(port, Some(("demo", 1)), Persistence::None));
+    host.agent.want(vec![primary.clone(), node.clone()]);
+    host.ready(&primary).await;
+    host.ready(&node).await;
+    let frozen = nix::unistd::Pid::from_raw(pid(&primary.node).await);
+    nix::sys::signal::kill(frozen, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    host.agent.set_roles(Epoch(1), [(node.node.clone(), Role::ReplicaOf(primary.node.clone()))]);
+    let why = |it: &NodeReport| match &it.state {
+        NodeState::NotReady { why } => why.to_string(),
+        NodeState::Ready { .. } => String::new(),
+    };
+    let waits = host.until("it waits", &node.node, |it| why(it).contains("cannot be followed")).await;
+    assert_eq!(waits.health, Health::Ready, "{waits}");
+    host.until("the other one is frozen", &primary.node, |it| it.health == Health::Frozen).await;
+    nix::sys::signal::kill(frozen, nix::sys::signal::Signal::SIGCONT).unwrap();
+    host.until("it follows", &node.node, |it| it.linked && it.replica_of.is_some()).await;
+    host.stop().await;
+}
+
+/// D8: a host that was frozen resumes with outdated orders, and must not act on them.
+#[tokio::test]
+async fn d8_a_role_that_is_not_confirmed_is_not_taken_back() {
+    let (dir, ports) = (Homes::new(), [Port::reserve().unwrap(), Port::reserve().unwrap()]);
+    let host = Host::start(&dir);
+    let [old, new] = ports.each_ref().map(|port| wanted(port, Some(("demo", 1)), Persistence::None));
+    host.agent.want(vec![old.clone(), new.clone()]);
+    let leads = |leads: &Wanted, follows: &Wanted| {
+        [(leads.node.clone(), Role::Primary), (follows.node.clone(), Role::ReplicaOf(leads.node.clone()))]
+    };
+    host.agent.set_roles(Epoch(1), leads(&new, &old));
+    host.until("it follows", &old.node, |it| it.replica_of.is_some() && it.linked).await;
+    // The metadata last seen by this host says the opposite, and is outdated.
+    let long_ago = tokio::time::Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+    host.agent.confirm_roles(long_ago);
+    host.agent.set_roles(Epoch(2), leads(&old, &new));
+    let refused = |it: &NodeReport| {
+        matches!(&it.state, NodeState::NotReady { why } if why.contains("not confirmed"))
+            && it.replica_of.is_some()
+    };
+    host.until("it does not lead", &old.node, refused).await;
+    assert_eq!(host.report(&new.node).unwrap().replica_of, None, "the primary still leads");
+    host.agent.confirm_roles(tokio::time::Instant::now() + Duration::from_secs(60));
+    host.until("it leads when that is confirmed", &old.node, |it| it.replica_of.is_none()).await;
+    host.stop().await;
+}
+
+/// Data of a cluster that still exists is renamed, not removed, and can be restored.
+#[tokio::test]
+async fn data_that_leaves_a_cluster_is_set_aside_and_can_be_brought_back() {
+    let (dir, port) = (Homes::new(), Port::reserve().unwrap());
+    let host = Host::start(&dir);
+    let want = |former, owner| Wanted { former, ..wanted(&port, owner, Persistence::None) };
+    let owned = want(Former::SetAside, Some(("demo", 1)));
+    host.agent.want(vec![owned.clone()]);
+    host.ready(&owned).await;
+    set(&owned.node, "k").await;
+    has_keys(&host, &owned.node, 1).await;
+    let free = want(Former::SetAside, None);
+    host.agent.want(vec![free.clone()]);
+    host.ready(&free).await;
+    assert_eq!(keys(&free.node).await, 0);
+    let again = want(Former::BroughtBack, Some(("demo", 1)));
+    host.agent.want(vec![again.clone()]);
+    host.ready(&again).await;
+    assert_eq!(keys(&again.node).await, 1);
+    host.agent.want(vec![free.clone()]);
+    host.ready(&free).await;
+    let other = want(Former::BroughtBack, Some(("demo", 2)));
+    host.agent.want(vec![other.clone()]);
+    host.until("nothing is there for another life", &other.node, |it| it.health == Health::Lost).await;
+    host.stop().await;
+}
+
 #[tokio::test]
 async fn a_server_of_somebody_else_is_emptied_used_and_left_alone() {
     let homes = Homes::new();
@@ -347,11 +462,14 @@ async fn a_server_of_somebody_else_is_emptied_used_and_left_alone() {
         kind: Kind::External,
         owner: owner.map(|(name, incarnation)| (name.parse().unwrap(), Incarnation(incarnation))),
         max_memory: None,
+        eviction: false,
         persistence: Persistence::None,
         password: Some(PASSWORD.to_owned()),
+        former: Former::Erased,
+        peers: Vec::new(),
     };
     let (free, owned) = (of(&server, None), of(&server, Some(("c", 1))));
-    set(&free.node, "of somebody else").await;
+    set(&free.node, "of another owner").await;
     host.agent.want(vec![free.clone()]);
     host.ready(&free).await;
     assert_eq!(keys(&free.node).await, 1, "what is only registered is not touched");
@@ -371,5 +489,5 @@ async fn a_server_of_somebody_else_is_emptied_used_and_left_alone() {
 
     let process = pid(&owned.node).await;
     host.stop().await;
-    assert_eq!(pid(&owned.node).await, process, "who did not start it does not stop it");
+    assert_eq!(pid(&owned.node).await, process, "an external server is not stopped");
 }

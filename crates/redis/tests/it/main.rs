@@ -3,10 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a test reports")]
 
 mod agent;
-mod bad_input;
-mod clients;
-mod faithful;
 mod healing;
 mod metadata;
 mod moves;
-mod proxy;

@@ -1,4 +1,4 @@
-//! A host is emptied step by step, and taken up again; every answer is the one that an operator should read.
+//! A host is drained step by step and undrained; every answer is what an operator should read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use capstan_meta::view::{View, ViewOptions};
 use tokio::time::Instant;
 
 use super::*;
+use crate::agent::Health;
 use crate::broker::{self, plan_commit};
-use crate::coordinator::{Content, NodeFact, ProxyFact};
+use crate::coordinator::{Content, NodeFact, ProxyFact, Timing, in_sync};
 use crate::plan;
 use crate::spec::ClusterSpec;
 use crate::status::NodeRecord;
@@ -66,7 +67,7 @@ impl World {
         Tree::read(&self.store).await.unwrap()
     }
 
-    /// Coordinators complete what is recorded; sources let go at once.
+    /// Completes recorded work as coordinators do; sources release at once.
     async fn complete(&self) {
         loop {
             let tree = self.tree().await;
@@ -79,14 +80,15 @@ impl World {
         }
     }
 
-    /// What proxies say when all is well.
+    /// The reports of proxies when all is well.
     async fn everybody_is_in_sync(&mut self) {
         let tree = self.tree().await;
         for (proxy, _) in tree.registered() {
             let fact = |node: &NodeRecord| NodeFact {
-                health: "ready".to_owned(),
+                health: Health::Ready,
                 replica_of: node.replica_of.clone(),
                 linked: true,
+                owner: Some("c/1".to_owned()),
                 offset: 100,
                 ..NodeFact::default()
             };
@@ -100,6 +102,17 @@ impl World {
             };
             self.facts.insert(proxy.clone(), fact);
         }
+        self.settle_sets().await;
+    }
+
+    /// Updates the in-sync sets as coordinators do.
+    async fn settle_sets(&self) {
+        loop {
+            let changes =
+                in_sync::changes(&self.tree().await, &self.facts, &Timing::default(), Instant::now());
+            let Some(draft) = changes.commits.into_iter().next() else { return };
+            broker::commit(&self.store, draft).await.unwrap();
+        }
     }
 
     async fn drain(&self, at: usize) {
@@ -110,7 +123,7 @@ impl World {
         undrain(&self.store, &format!("h{at}").parse().unwrap(), &wish()).await.unwrap();
     }
 
-    /// One look: answers are written, and the first step is done. What the service says now, and what was done.
+    /// One round: writes answers, and takes the first step. Returns the service's answer and the step.
     async fn look(&self, at: usize) -> (Answer, Option<String>) {
         let snapshot = self.view.catch_up(std::time::Duration::from_secs(20)).await.unwrap();
         let (steps, answers) = answers(&snapshot, &Tree::of(&snapshot), &self.facts, 1);
@@ -123,8 +136,8 @@ impl World {
             broker::commit(&self.store, step).await.unwrap();
         }
         let key = AnswerKey { host: format!("h{at}").parse().unwrap(), service: SERVICE.parse().unwrap() };
-        let said: DrainAnswer = self.store.read(&key).await.unwrap().unwrap().record;
-        (said.answer, what)
+        let answer: DrainAnswer = self.store.read(&key).await.unwrap().unwrap().record;
+        (answer.answer, what)
     }
 
     async fn slots_at(&self, at: usize) -> u32 {
@@ -140,7 +153,7 @@ impl World {
                 return at;
             }
         }
-        panic!("nobody has slots")
+        panic!("no host has slots")
     }
 }
 
@@ -172,6 +185,13 @@ async fn a_primary_hands_over_to_its_replica_in_sync() {
     let tree = world.tree().await;
     let follows = tree.clusters[&name()].nodes.values().find(|node| node.record.proxy_address == proxy(at));
     assert!(follows.unwrap().record.replica_of.is_some(), "the old primary stays, as a replica");
+    let key = AnswerKey { host: format!("h{at}").parse().unwrap(), service: SERVICE.parse().unwrap() };
+    let answer: DrainAnswer = world.store.read(&key).await.unwrap().unwrap().record;
+    assert_eq!(answer.units.len(), 1, "the shard goes down with the host: {answer:?}");
+    world.drain(3 - at).await;
+    let snapshot = world.view.catch_up(std::time::Duration::from_secs(20)).await.unwrap();
+    let of = |at| units(&Tree::of(&snapshot), &proxy(at));
+    assert_eq!(of(at), of(3 - at), "both hosts hold the same shard");
 }
 
 #[tokio::test]
@@ -202,13 +222,13 @@ async fn slots_move_where_there_is_no_replica_and_return_with_the_host() {
     assert!(pending(&answer).contains("slots of cluster c are on it"), "{answer:?}");
     assert!(what.unwrap().contains("move"), "slots are moved");
     let (answer, what) = world.look(2).await;
-    assert!(pending(&answer).contains("moves under way"), "{answer:?}");
+    assert!(pending(&answer).contains("moves in progress"), "{answer:?}");
     assert_eq!(what, None, "while they move nothing else is begun");
     world.complete().await;
     assert_eq!(world.slots_at(2).await, 0);
     world.everybody_is_in_sync().await;
     assert_eq!(world.look(2).await, (Answer::Drained, None));
-    // Back: not before the proxy knows what it must, and then with its share of the slots.
+    // Undrained: not before the proxy has confirmed its content, and then with its share of the slots.
     world.undrain(2).await;
     world.facts.get_mut(&proxy(2)).unwrap().confirmed = None;
     let (answer, what) = world.look(2).await;

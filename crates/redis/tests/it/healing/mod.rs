@@ -1,5 +1,7 @@
-//! What happens to clients when a part fails? With real proxies, redis-servers and coordinators, at default times.
+//! What happens to clients when a part fails? With real proxies, redis-servers and coordinators, at default
+//! times.
 
+mod loss;
 mod offsets;
 mod partition;
 mod pool;
@@ -16,9 +18,9 @@ use tokio::time::Instant;
 use capstan_testkit::redis::spread_keys;
 use pool::{Pool, SOON};
 
-/// What is promised, from the second ping that was missed until every slot is served again.
+/// The promised time, from the second missed ping until every slot is served again.
 const HEALED_WITHIN: Duration = Duration::from_millis(1500);
-/// What a machine that runs other tests at the same time may add.
+/// What concurrent tests on the same machine may add.
 const LOADED: Duration = Duration::from_millis(1500);
 
 fn replicated(primaries: u32) -> ClusterSpec {
@@ -31,6 +33,7 @@ async fn a_killed_host_is_replaced_in_time_and_its_replicas_have_its_data() {
     pool.write_all("before").unwrap();
     pool.warm().await;
     replicas_have_everything(&pool).await;
+    pool.in_sync().await;
     let victim = pool.owner("key-0").await.proxy_address;
     let killed_at = Instant::now();
     pool.host(&victim).kill().await;
@@ -48,7 +51,7 @@ async fn a_killed_host_is_replaced_in_time_and_its_replicas_have_its_data() {
     pool.end().await;
 }
 
-/// Every replica has received what its primary has sent until now.
+/// Waits until every replica has received what its primary has sent until now.
 async fn replicas_have_everything(pool: &Pool) {
     let nodes = pool.nodes().await;
     for replica in nodes.iter().filter(|node| !node.is_primary()) {
@@ -65,5 +68,5 @@ async fn replicas_have_everything(pool: &Pool) {
 async fn offset(pool: &Pool, node: &Address, line: &str) -> anyhow::Result<u64> {
     let info = pool.node(node).await?.say("INFO replication")?;
     let text = info.lines().find_map(|said| said.strip_prefix(line));
-    Ok(text.context("it does not say")?.trim().parse()?)
+    Ok(text.context("missing field")?.trim().parse()?)
 }

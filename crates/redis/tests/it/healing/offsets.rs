@@ -1,4 +1,4 @@
-//! Of two replicas, the one that has more of its primary's writes takes its place.
+//! Of two replicas, the one with more of its primary's writes is promoted.
 
 use capstan_redis::Address;
 use capstan_redis::spec::ClusterSpec;
@@ -13,10 +13,11 @@ async fn the_replica_with_the_highest_offset_is_promoted() {
     let mut pool = Pool::start(3, 1, 1, ClusterSpec { replicas: 2, ..ClusterSpec::of(1) }).await;
     pool.write_all("early").unwrap();
     replicas_have_everything(&pool).await;
+    pool.in_sync().await;
     let primary = pool.owner("key-0").await;
     let mut replicas: Vec<_> = pool.nodes().await.into_iter().filter(|node| !node.is_primary()).collect();
     replicas.sort_by(|one, other| one.address.cmp(&other.address));
-    // Of equals the first would be taken: so the first one is held back.
+    // Of equals the first would be promoted: so the first one is held back.
     let (behind, ahead) = (replicas[0].clone(), replicas[1].clone());
     hold_back(&pool, &behind.address, &primary.address).await;
     pool.write_all("late").unwrap();
@@ -27,7 +28,7 @@ async fn the_replica_with_the_highest_offset_is_promoted() {
         let (behind, ahead, first) = (offset(&behind), offset(&ahead), offset(&primary));
         if behind < ahead && ahead >= first { Ok(()) } else { Err(format!("{behind} {ahead} {first}")) }
     };
-    eventually("the coordinator knows who is behind", SOON, known).await;
+    eventually("the coordinator has both offsets", SOON, known).await;
     pool.warm().await;
     pool.host(&primary.proxy_address).kill().await;
     pool.hosts.retain(|host| host.address != primary.proxy_address);
@@ -44,7 +45,7 @@ async fn the_replica_with_the_highest_offset_is_promoted() {
     pool.end().await;
 }
 
-/// The replica loses its primary and cannot come back to it, because it has the wrong password.
+/// The replica loses its primary and cannot reconnect, because it has the wrong password.
 async fn hold_back(pool: &Pool, replica: &Address, primary: &Address) {
     let said = pool.node(replica).await.unwrap().say("CONFIG SET masterauth wrong").unwrap();
     assert_eq!(said, "+OK\r\n");

@@ -1,8 +1,8 @@
-//! Only a redis-server dies: its proxy notices, and says so.
+//! Only a redis-server dies: its proxy notices and reports it.
 
 use std::time::Duration;
 
-use capstan_redis::spec::ClusterSpec;
+use capstan_redis::spec::{ClusterSpec, Serving};
 use capstan_testkit::eventually;
 use capstan_testkit::redis::spread_keys;
 use tokio::time::Instant;
@@ -10,12 +10,13 @@ use tokio::time::Instant;
 use super::pool::{Pool, SOON};
 use super::{replicas_have_everything, replicated};
 
-/// A primary that comes back without its data never becomes the source of its replica's: the replica takes its place.
+/// A primary that restarts without its data is never replicated from: its replica is promoted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_killed_primary_is_succeeded_by_its_replica() {
     let pool = Pool::start(2, 2, 1, replicated(1)).await;
     pool.write_all("kept").unwrap();
     replicas_have_everything(&pool).await;
+    pool.in_sync().await;
     let primary = pool.owner("key-0").await;
     let replica = pool.nodes().await.into_iter().find(|node| !node.is_primary()).unwrap();
     let killed_at = Instant::now();
@@ -39,11 +40,12 @@ async fn a_killed_primary_is_succeeded_by_its_replica() {
     pool.end().await;
 }
 
-/// Without a replica the data of a server without persistence is gone. The cluster goes on, empty there, and what the
-/// others have is untouched.
+/// Without a replica the data of a server without persistence is lost. A cluster that was created as a cache
+/// continues, empty there, and the data of the others is untouched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_killed_lone_primary_is_replaced_by_an_empty_node() {
-    let pool = Pool::start(2, 1, 1, ClusterSpec::of(2)).await;
+async fn a_killed_lone_primary_of_a_cache_is_replaced_by_an_empty_node() {
+    let serving = Serving { cache: true, ..Serving::default() };
+    let pool = Pool::start(2, 1, 1, ClusterSpec { serving, ..ClusterSpec::of(2) }).await;
     pool.write_all("kept").unwrap();
     let primary = pool.owner("key-0").await;
     let mut lost = 0;
@@ -52,12 +54,12 @@ async fn a_killed_lone_primary_is_replaced_by_an_empty_node() {
     }
     let killed_at = Instant::now();
     pool.kill_server(&primary.address).await;
-    // The proxy learns of it within moments; until then it may still answer.
+    // The proxy detects it within moments; until then it may still reply.
     let noticed = async || {
         let boards = pool.boards.iter();
         let healths: Vec<String> = boards
             .filter_map(|board| board.of(&primary.proxy_address).nodes.get(&primary.address).cloned())
-            .map(|node| node.health)
+            .map(|node| node.health.to_string())
             .collect();
         let changed = pool.find_owner("key-0").await.as_ref() != Some(&primary);
         if changed || healths.iter().any(|health| health != "ready") {

@@ -1,6 +1,12 @@
-//! What the command line and the console are told.
+//! What the command line and the console get.
 
+use capstan_control::epoch::Epoch;
+use capstan_meta::record::Key;
+use capstan_meta::{Store, Txn};
+use capstan_redis::Address;
 use capstan_redis::api::{self, Phase};
+use capstan_redis::keys::ShardKey;
+use capstan_redis::shard::ShardRecord;
 use capstan_redis::slots::SlotRange;
 use capstan_redis::spec::ClusterSpec;
 
@@ -17,7 +23,11 @@ fn a_cluster_is_shown_from_its_creation_to_its_end() {
         assert_eq!((page.line.primaries, page.line.slots, page.nodes.len()), (3, 16_384, 6));
         let map: Vec<(u16, u16)> = page.slot_map.iter().map(|line| (line.first, line.last)).collect();
         assert_eq!(map, [(0, 5461), (5462, 10_922), (10_923, 16_383)]);
-        assert!(page.pending.iter().any(|line| line.contains("hosts are to be told")), "{:?}", page.pending);
+        assert!(
+            page.pending.iter().any(|line| line.contains("hosts are to be notified")),
+            "{:?}",
+            page.pending
+        );
         complete(&store).await;
         assert_eq!(api::list(&store).await.unwrap()[0].phase, Phase::Active);
         let target = page.nodes[1].node.clone();
@@ -26,6 +36,10 @@ fn a_cluster_is_shown_from_its_creation_to_its_end() {
         assert_eq!((moves.len(), moves[0].id, moves[0].target.node.clone()), (1, ids[0], target));
         assert_eq!(api::list(&store).await.unwrap()[0].phase, Phase::Moving);
         api::cancel(&store, &c(), ids[0]).await.unwrap();
+        let primary = page.nodes[0].node.clone();
+        let refused = api::failover(&store, &c(), &primary, None).await.unwrap_err();
+        assert!(refused.to_string().contains("not in sync"), "{refused}");
+        in_sync(&store, &primary).await;
         let promoted = api::failover(&store, &c(), &page.nodes[0].node, None).await.unwrap();
         assert_eq!(api::show(&store, &c()).await.unwrap().nodes[0].node, promoted);
         let connection = api::connect(&store, &c()).await.unwrap();
@@ -66,4 +80,13 @@ fn a_plan_to_scale_changes_nothing_and_says_what_it_would() {
         assert_eq!((plan.joining.len(), plan.retiring.len()), (0, 1));
         assert_eq!(tree(&store).await.revision, before);
     });
+}
+
+/// A coordinator has recorded the replica of this primary as in sync.
+async fn in_sync(store: &Store, primary: &Address) {
+    let tree = tree(store).await;
+    let mut shard = ShardRecord::new(primary, Epoch(1));
+    shard.in_sync.extend(tree.clusters[&c()].replicas_of(primary).map(|seen| seen.record.address.clone()));
+    let key = ShardKey { cluster: c(), primary: primary.clone() };
+    store.commit(Txn::new().then(key.put(&shard))).await.unwrap();
 }

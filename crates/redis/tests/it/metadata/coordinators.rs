@@ -1,4 +1,4 @@
-//! Coordinators in real time, on a real etcd that restarts and forgets its history.
+//! Coordinators in real time, on a real etcd that restarts and is compacted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,14 @@ const SOON: Duration = Duration::from_secs(40);
 async fn coordinator(store: Store, net: &Arc<Net>, id: u64) -> OwnedTask {
     let link = Link { net: net.clone(), from: id };
     let here = address(&format!("10.9.9.9:{id}"));
-    let coordinator = Coordinator::start(store, link, &here, timing(), id).await.unwrap();
+    let coordinator =
+        Coordinator::start(store, link, (format!("controller-{id}").parse().unwrap(), &here), timing(), id)
+            .await
+            .unwrap();
     OwnedTask::spawn(coordinator.run(CancellationToken::new()))
 }
 
-/// Every slot of the cluster is served, nothing is wrong and nothing is left to do.
+/// Every slot of the cluster is served, the tree is consistent and nothing is pending.
 async fn settled(store: &Store, net: &Net) -> Result<Tree, String> {
     let tree = Tree::read(store).await.map_err(|error| error.to_string())?;
     let report = check::check(&tree, 0);
@@ -66,7 +69,14 @@ fn a_restart_of_etcd_and_lost_history_are_survived() {
             .await
             .unwrap();
         let tree = eventually("the cluster is served", SOON, async || settled(&store, &net).await).await;
-        // A host dies while history is dropped: the cluster heals.
+        let in_sync = async || {
+            let tree = settled(&store, &net).await?;
+            let members: usize =
+                tree.clusters[&c()].shards.values().map(|seen| seen.record.in_sync.len()).sum();
+            if members == 4 { Ok(()) } else { Err(format!("{members} nodes are in sync")) }
+        };
+        eventually("every node is in sync", SOON, in_sync).await;
+        // A host dies during a compaction: the cluster heals.
         store.compact(tree.revision).await.unwrap();
         let primary = tree.clusters[&c()].primaries().next().unwrap().record.proxy_address.clone();
         net.state().proxies.get_mut(&primary).unwrap().crash();
@@ -77,7 +87,7 @@ fn a_restart_of_etcd_and_lost_history_are_survived() {
         };
         eventually("the dead host is replaced", SOON, without).await;
         net.state().proxies.get_mut(&primary).unwrap().restart();
-        // Etcd is killed and comes back.
+        // Etcd is killed and restarted.
         etcd.kill9().unwrap();
         etcd.restart().await.unwrap();
         let grown = async || match broker::scale(&store, &c(), 3).await {

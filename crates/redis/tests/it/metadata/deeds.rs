@@ -1,4 +1,4 @@
-//! Every operation on a small world of its own, for tests that stop one in the middle or let two run at once.
+//! Every operation on a small world of its own, for tests that interrupt one or run two concurrently.
 
 use capstan_control::epoch::Epoch;
 use capstan_meta::{Put, Store};
@@ -40,7 +40,7 @@ pub enum Deed {
     ReplaceSpare,
 }
 
-/// What the operations of a world are about.
+/// The objects of the operations.
 pub struct Scene {
     pub source: Address,
     pub target: Address,
@@ -55,8 +55,8 @@ pub fn c() -> ClusterName {
     cluster("c")
 }
 
-/// Six hosts; cluster `c` of three primaries with a replica each, one of them without slots, a move under way, and a
-/// node in quarantine.
+/// Six hosts; cluster `c` of three primaries with a replica each, one of them without slots, a move in
+/// progress, and a node in quarantine.
 pub async fn scene(store: &Store) -> Scene {
     pool(store, 6, 3).await;
     let spec = ClusterSpec { replicas: 1, ..ClusterSpec::of(2) };
@@ -91,7 +91,7 @@ pub async fn scene(store: &Store) -> Scene {
 }
 
 impl Scene {
-    /// Does it, as a user of this store.
+    /// Performs it through this store.
     pub async fn perform(&self, deed: Deed, store: &Store) -> Result<(), BrokerError> {
         let d = cluster("d");
         match deed {
@@ -163,7 +163,7 @@ impl Scene {
     }
 }
 
-/// Breaks several things by hand, all of which can be put right.
+/// Damages several records by hand, all of which can be repaired.
 pub async fn break_things(store: &Store) {
     let tree = tree(store).await;
     let nodes: Vec<_> = tree.clusters[&c()].nodes.values().map(|node| node.record.clone()).collect();

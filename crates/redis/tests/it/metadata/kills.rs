@@ -1,5 +1,6 @@
-//! Every operation is killed before and after each of its transactions, or loses its request or its answer, and so is
-//! whoever completes it: what is left is completed, and then nothing is wrong. On the embedded store and on a real etcd.
+//! Every operation, and every completion by a coordinator, is killed before and after each of its
+//! transactions, or loses its request or its reply: the rest is completed, and the tree is consistent. On the
+//! embedded store and on a real etcd.
 
 use bytes::Bytes;
 use capstan_meta::Store;
@@ -12,7 +13,7 @@ use super::world::*;
 const MOST_COMMITS: u32 = 12;
 const CUTS: [Cut; 4] = [Cut::KilledBefore, Cut::KilledAfter, Cut::LostRequest, Cut::LostAnswer];
 
-/// The world before an operation, to begin from it again and again.
+/// The world before an operation, to begin from repeatedly.
 struct Prepared {
     deed: Deed,
     scene: Scene,
@@ -29,7 +30,7 @@ impl Prepared {
         Prepared { deed, scene, everything: everything(&store).await }
     }
 
-    /// Returns whether the operation got as far as that transaction.
+    /// Returns whether the operation reached that transaction.
     async fn cut_at(&self, store: Store, at: u32, cut: Cut) -> bool {
         let deed = self.deed;
         begin_from(&store, &self.everything).await;
@@ -51,7 +52,8 @@ impl Prepared {
         reached
     }
 
-    /// The operation is done, and whoever completes it is cut. Returns whether there was so much to complete.
+    /// The operation is done, and its completion is cut. Returns whether the completion reached that
+    /// transaction.
     async fn completion_cut_at(&self, store: Store, at: u32, cut: Cut) -> bool {
         begin_from(&store, &self.everything).await;
         let before = tree(&store).await;
@@ -125,7 +127,7 @@ killed!(
     fix: Fix,
 );
 
-/// Operations of which something is left for coordinators to complete, in several transactions.
+/// Operations that leave several transactions for coordinators.
 const LEFT_TO_COMPLETE: [Deed; 6] = [
     Deed::CreateCluster,
     Deed::DeleteCluster,
@@ -151,7 +153,7 @@ fn whoever_completes_them() {
     });
 }
 
-/// The first transactions of each; the embedded store sees all of them.
+/// The first transactions of each; the embedded store runs all of them.
 #[test]
 fn whoever_completes_them_on_etcd() {
     block_on(async {

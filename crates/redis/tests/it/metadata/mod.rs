@@ -1,13 +1,15 @@
-//! Everything on the metadata store: operations, what is left when they are killed, races, and the coordinators.
+//! Everything on the metadata store: operations, interruptions, races, and the coordinators.
 
 mod answers;
 mod coordinators;
 mod deeds;
+mod health;
 mod kills;
 mod operations;
 mod pairings;
 mod races;
 mod repairs;
+mod secrets;
 mod simulation;
 pub mod tap;
 pub mod world;

@@ -1,4 +1,5 @@
-//! Each row of the operations' checklist: what is written, what is refused, what nobody may do at the same time.
+//! Each row of the operations' checklist: what is written, what is refused, what must not happen
+//! concurrently.
 
 use capstan_control::epoch::Epoch;
 use capstan_meta::Store;
@@ -169,7 +170,7 @@ async fn every_change_bumps_and_triggers_in_one_transaction(store: Store) {
     let c = &after.clusters[&cluster("c")];
     assert!(c.bump.is_some());
     assert_eq!(c.bump.as_ref().unwrap().mod_revision, c.epoch.as_ref().unwrap().mod_revision);
-    // Hosts that the change did not touch are not told before they are bumped.
+    // Hosts that the change did not touch get no push before they are bumped.
     let unsettled: Vec<_> = c.proxies().into_iter().filter(|proxy| !after.is_settled(proxy)).collect();
     assert!(!unsettled.is_empty());
     let rest = assert_comes_to_rest(&store).await;
@@ -330,7 +331,7 @@ async fn a_move_is_tagged_committed_and_numbered(store: Store) {
     let rest = assert_comes_to_rest(&store).await;
     let owned: Vec<_> = rest.clusters[&cluster("c")].nodes[&target.node].record.owned().collect();
     assert!(owned.contains(&range(300, 400)), "{owned:?}");
-    // A commit that comes late changes nothing.
+    // A late commit changes nothing.
     broker::commit_move(&store, &cluster("c"), ids[0], epoch).await.unwrap();
     assert_eq!(tree(&store).await.revision, rest.revision);
 }

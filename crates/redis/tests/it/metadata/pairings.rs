@@ -1,21 +1,21 @@
-//! Is a move that was taken back and recorded again another move? Its ends are told so, also if one of them missed
-//! everything in between.
+//! Is a move that was cancelled and recorded again another move? Both of its ends see it so, also if one of
+//! them missed everything in between.
 
 use capstan_meta::Store;
 use capstan_redis::broker::{self, Wish};
 use capstan_redis::coordinator::{Content, Order, Reply};
-use capstan_redis::data::state::Move;
 use capstan_redis::nmctl::{Announcement, Flags, Message};
 use capstan_redis::{Address, SlotRange};
+use capstan_redis_proxy::state::Move;
 
 use super::deeds::{c, scene};
 use super::simulation::proxy::SimProxy;
 use super::world::{block_on, embedded_store, tree};
 
-/// More than a source is asked before it lets go.
+/// More than the number of requests until a source releases.
 const OFTEN: usize = 10;
 
-/// Tells a proxy what the tree says now.
+/// Pushes the current tree to a proxy.
 async fn tell(store: &Store, at: &Address, proxy: &mut SimProxy) -> Content {
     let content = Content::unsettled(&tree(store).await, at).unwrap();
     for message in content.messages(Order::OwnFirst) {
@@ -24,7 +24,7 @@ async fn tell(store: &Store, at: &Address, proxy: &mut SimProxy) -> Content {
     content
 }
 
-/// Asks the source to let go of its move, as coordinators do.
+/// Asks the source to release its move, as coordinators do.
 fn ask(source: &mut SimProxy, content: &Content) -> Reply {
     let moves = content.own.iter().filter(|entry| Move::of(entry).is_some());
     let (epoch, flags) = (content.epoch, Flags::default());
@@ -53,7 +53,7 @@ fn a_source_that_missed_both_changes_has_not_let_go_of_the_second_move() {
         let answer = ask(&mut source, &again);
         assert!(matches!(&answer, Reply::Refused(why) if why.starts_with("MIGRATING")), "{answer:?}");
 
-        // Whoever still asks for the first is told that there is no such move any more.
+        // A late request for the first move is refused: it does not exist any more.
         let late = Content { epoch: again.epoch, ..first };
         let answer = ask(&mut source, &late);
         assert!(matches!(&answer, Reply::Refused(why) if why.contains("not migrating")), "{answer:?}");

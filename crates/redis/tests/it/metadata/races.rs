@@ -1,15 +1,16 @@
-//! Two operations at once: one waits before each of its transactions in turn while the other runs to its end. Whatever
-//! they answer, what is left is completed and sound.
-
-use std::collections::BTreeMap;
+//! Two concurrent operations: one waits before each of its transactions in turn while the other runs to its
+//! end. Whatever their results, the rest is completed and the tree is consistent.
 
 use capstan_meta::record::Key;
 use capstan_meta::{LeaseId, Store, Txn};
-use capstan_redis::broker::{self, Committed};
-use capstan_redis::coordinator::{Timing, dead_proxies};
+use capstan_redis::Address;
+use capstan_redis::broker::{self, Committed, Tree};
+use capstan_redis::coordinator::{Facts, ProxyFact, Sight, Timing, dead_proxies};
 use capstan_redis::keys::{CoordinatorKey, FailureKey, ReportId};
-use capstan_redis::spec::ClusterSpec;
+use capstan_redis::plan::Steps;
+use capstan_redis::spec::{ClusterSpec, Serving};
 use capstan_testkit::seed::soak;
+use tokio::time::Instant;
 
 use super::deeds::{Deed, Scene, c, scene};
 use super::tap::{Cut, Tap};
@@ -109,7 +110,7 @@ fn every_pair_in_both_orders() {
     });
 }
 
-/// Each waits before its first transaction once; the long form lets it wait before every one.
+/// Each waits before its first transaction; the long form lets it wait before every one.
 async fn pairs_on_etcd(pairs: &[(Deed, Deed)]) {
     let etcd = capstan_testkit::Etcd::start().await.unwrap();
     let world = World::new().await;
@@ -136,7 +137,7 @@ async fn delete_and_create_again(store: Store) {
     pool(&store, 3, 1).await;
     broker::create_cluster(&store, &c(), &ClusterSpec::of(3)).await.unwrap();
     complete(&store).await;
-    // A release that was planned for the first life of the name must not touch the second.
+    // A release that was planned for the first incarnation of the name must not touch the second.
     let before = tree(&store).await;
     broker::commit(&store, broker::plan_delete(&c(), &before.clusters[&c()], 1)).await.unwrap();
     let deleting = tree(&store).await;
@@ -165,10 +166,21 @@ fn reporter(at: usize) -> ReportId {
     format!("r{at}").parse().unwrap()
 }
 
-/// Two of three coordinators report the proxy of a cluster's only node; the step that replaces it.
+/// The steps that follow from the reports after all timeouts.
+fn judged(tree: &Tree) -> Steps {
+    let timing = Timing::default();
+    let begun = Instant::now();
+    let missed =
+        |proxy: &Address| (proxy.clone(), ProxyFact { missed_since: Some(begun), ..ProxyFact::default() });
+    let facts: Facts = tree.registered().map(|(proxy, _)| missed(proxy)).collect();
+    dead_proxies(Sight { tree, facts: &facts, timing: &timing, at: begun + timing.host_gone, now: 1 })
+}
+
+/// Two of three coordinators report the proxy of a cluster's only node; returns the step that replaces it.
 async fn verdict_of_two(store: &Store) -> (FailureKey, broker::Draft) {
     pool(store, 3, 1).await;
-    broker::create_cluster(store, &c(), &ClusterSpec::of(1)).await.unwrap();
+    let serving = Serving { cache: true, ..Serving::default() };
+    broker::create_cluster(store, &c(), &ClusterSpec { serving, ..ClusterSpec::of(1) }).await.unwrap();
     complete(store).await;
     let suspect = tree(store).await.clusters[&c()].proxies().into_iter().next().unwrap().clone();
     let report = |at: usize| FailureKey { address: suspect.clone(), report_id: reporter(at) };
@@ -177,10 +189,10 @@ async fn verdict_of_two(store: &Store) -> (FailureKey, broker::Draft) {
         txn = txn.then(coordinator(at).put(&reporter(at)));
     }
     store.commit(txn.then(report(1).put(&1))).await.unwrap();
-    let alone = dead_proxies(&tree(store).await, &BTreeMap::new(), &Timing::default(), 1);
+    let alone = judged(&tree(store).await);
     assert!(alone.commits.is_empty(), "one of three decides nothing");
     store.commit(Txn::new().then(report(2).put(&1))).await.unwrap();
-    let steps = dead_proxies(&tree(store).await, &BTreeMap::new(), &Timing::default(), 1);
+    let steps = judged(&tree(store).await);
     (report(2), steps.commits.into_iter().next().unwrap())
 }
 
@@ -190,18 +202,18 @@ async fn a_gone_report(store: Store) {
     assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
 }
 
-/// At the boundary of the quorum one lease ends: with it the coordinator and its report.
+/// At the boundary of the quorum one lease expires: with it the coordinator and its report are gone.
 async fn a_lease_that_ends(store: Store) {
     let (report, _) = verdict_of_two(&store).await;
     let lease = store.lease_grant(std::time::Duration::from_secs(60), LeaseId::NONE).await.unwrap().id;
     let leased =
         Txn::new().then(report.put(&1).lease(lease)).then(coordinator(2).put(&reporter(2)).lease(lease));
     store.commit(leased).await.unwrap();
-    let steps = dead_proxies(&tree(&store).await, &BTreeMap::new(), &Timing::default(), 1);
+    let steps = judged(&tree(&store).await);
     let draft = steps.commits.into_iter().next().unwrap();
     store.lease_revoke(lease).await.unwrap();
     assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
-    let two_left = dead_proxies(&tree(&store).await, &BTreeMap::new(), &Timing::default(), 1);
+    let two_left = judged(&tree(&store).await);
     assert!(two_left.commits.is_empty(), "one of two decides nothing");
 }
 

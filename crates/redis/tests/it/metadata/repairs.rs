@@ -1,4 +1,4 @@
-//! What is broken by hand is found, explained and put right.
+//! Damage by hand is found, explained and repaired.
 
 use capstan_meta::{Delete, Put, Store};
 use capstan_redis::broker;
@@ -8,7 +8,7 @@ use capstan_redis::spec::ClusterSpec;
 use super::deeds::{break_things, c, scene};
 use super::world::*;
 
-/// A cluster of three, sound and at rest.
+/// A cluster of three, consistent and at rest.
 async fn three(store: &Store) {
     pool(store, 4, 2).await;
     broker::create_cluster(store, &c(), &ClusterSpec::of(3)).await.unwrap();
@@ -19,7 +19,7 @@ async fn put(store: &Store, key: &str, value: &str) {
     store.put(Put::new(key.to_owned(), value.to_owned())).await.unwrap();
 }
 
-/// After this is done to the tree, `check` says this, and `fix` leaves nothing wrong.
+/// After this damage, `check` reports this text, and `fix` repairs everything.
 async fn repaired(store: Store, words: &str, harm: impl AsyncFnOnce(&Store)) {
     three(&store).await;
     harm(&store).await;
@@ -43,7 +43,7 @@ async fn first_node(store: &Store) -> capstan_redis::status::NodeRecord {
 
 #[test]
 fn a_copy_that_differs_is_copied_again() {
-    run("is not what cluster c says", async |store| {
+    run("differs from the record of cluster c", async |store| {
         let node = first_node(store).await;
         let key = format!("/hosts/{}/nodes/{}", node.proxy_address, node.address);
         store.delete(Delete::one(key)).await.unwrap();
@@ -99,7 +99,7 @@ fn slots_with_two_owners_keep_one() {
 
 #[test]
 fn a_tag_without_a_move_is_taken_away() {
-    run("are tagged by no move", async |store| {
+    run("have a tag without a move", async |store| {
         let mut node = first_node(store).await;
         node.slots[0].tag = "migrating h:1 h:2 move=9 epoch=9".parse().unwrap();
         let text = serde_json::to_string(&node).unwrap();
@@ -115,7 +115,7 @@ fn a_cluster_that_is_deleted_and_not_deleted_lives() {
 
 #[test]
 fn the_rest_of_a_cluster_without_an_epoch_is_released() {
-    run("things of it are left", async |store| {
+    run("records of it remain", async |store| {
         store.delete(Delete::one("/clusters/epoch/c")).await.unwrap();
     });
 }

@@ -1,4 +1,4 @@
-//! A store whose user can be stopped between any two of its transactions: killed, or left without an answer.
+//! A store whose user can be stopped between any two of its transactions: killed, or left without a reply.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,13 +14,13 @@ use tokio::sync::{Notify, mpsc};
 pub enum Cut {
     /// The process dies before it is sent.
     KilledBefore,
-    /// The process dies after it happened.
+    /// The process dies after it is committed.
     KilledAfter,
-    /// It does not happen, and nobody knows.
+    /// It is not committed, with an unknown outcome.
     LostRequest,
-    /// It happens, and nobody knows.
+    /// It is committed, with an unknown outcome.
     LostAnswer,
-    /// It waits until others are done.
+    /// It waits until the others are done.
     Paused,
 }
 
@@ -36,7 +36,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Nothing happens.
+    /// Without a cut.
     pub fn open(store: &Store) -> Tap {
         Tap {
             store: store.clone(),
@@ -48,7 +48,7 @@ impl Tap {
         }
     }
 
-    /// This happens at the n-th transaction, counted from one.
+    /// With this cut at the n-th transaction, counted from one.
     pub fn cut(store: &Store, at: u32, cut: Cut) -> Tap {
         Tap { cut: Some((at, cut)), ..Tap::open(store) }
     }
@@ -57,7 +57,7 @@ impl Tap {
         Store::new(self.clone())
     }
 
-    /// Transactions that were begun.
+    /// The number of started transactions.
     pub fn commits(&self) -> u32 {
         self.commits.load(Ordering::Relaxed)
     }

@@ -1,4 +1,5 @@
-//! On what the operations are tried: the embedded store, and a real etcd; and whoever completes what was recorded.
+//! What the operations are tested on: the embedded store, and a real etcd; and the completion of recorded
+//! work.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -44,14 +45,14 @@ pub fn embedded_store() -> Store {
     Store::new(Embedded::in_memory(embedded::Options::default()))
 }
 
-/// A key space of its own in an etcd that others use too.
+/// A key space of its own in a shared etcd.
 pub async fn etcd_store(endpoint: &str) -> Store {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let prefix = format!("/test/{}", COUNT.fetch_add(1, Ordering::Relaxed));
     Store::new(Etcd::connect(EtcdOptions::new([endpoint]).prefix(prefix)).await.unwrap())
 }
 
-/// Registers so many hosts with so many nodes each.
+/// Registers this many hosts with this many nodes each.
 pub async fn pool(store: &Store, hosts: usize, nodes: usize) {
     for at in 1..=hosts {
         let nodes: Vec<Address> = (1..=nodes).map(|n| node(at, n)).collect();
@@ -63,8 +64,8 @@ pub async fn tree(store: &Store) -> Tree {
     Tree::read(store).await.unwrap()
 }
 
-/// Completes everything that is recorded, as coordinators do; sources let go of moves at once, and hosts empty what
-/// was released.
+/// Completes everything that is recorded, as coordinators do; sources release moves at once, and hosts empty
+/// released nodes.
 pub async fn complete(store: &Store) {
     for _ in 0..MOST_STEPS {
         let now = tree(store).await;
@@ -98,12 +99,12 @@ fn emptied(tree: &Tree) -> Option<broker::Draft> {
     quarantined.filter_map(|(place, epoch)| broker::plan_end_quarantine(tree, &place, epoch)).next()
 }
 
-/// Completes what is recorded as a process that may end in the middle.
+/// Completes recorded work as a process that may be interrupted.
 pub async fn complete_some(store: &Store) -> Result<(), BrokerError> {
     for _ in 0..MOST_STEPS {
         let Some(draft) = next(&Tree::read(store).await?) else { return Ok(()) };
         match broker::commit(store, draft).await {
-            // An outcome that nobody knows is settled by looking again.
+            // An unknown outcome is settled by the next read.
             Ok(_) | Err(BrokerError::Store(MetaError::Unknown(_))) => {}
             Err(error) => return Err(error),
         }
@@ -111,7 +112,7 @@ pub async fn complete_some(store: &Store) -> Result<(), BrokerError> {
     panic!("it does not end");
 }
 
-/// Everything in a store, to begin from it again in another one.
+/// Everything in a store, to start another one from it.
 pub async fn everything(store: &Store) -> Vec<(Bytes, Bytes)> {
     let all = store.range(Range::prefix("/")).await.unwrap();
     all.kvs.into_iter().map(|kv| (kv.key.clone(), kv.value.clone())).collect()
@@ -123,8 +124,9 @@ pub async fn begin_from(store: &Store, everything: &[(Bytes, Bytes)]) {
     assert!(store.commit(everything.iter().fold(Txn::new(), put)).await.unwrap().succeeded);
 }
 
-/// The invariants of the checklist that a single tree cannot show or that `check` does not spell out: no epoch has
-/// gone back, also where a name or a host is gone; and every registered node is free, used or in quarantine, once.
+/// The invariants of the checklist that a single tree cannot show or that `check` does not include: no epoch
+/// has gone back, also of deleted names and removed hosts; and every registered node is free, used or in
+/// quarantine, exactly once.
 #[track_caller]
 pub fn assert_promises(before: &Tree, after: &Tree) {
     let (old, new) = (epochs(before), epochs(after));
@@ -156,21 +158,21 @@ fn epochs(tree: &Tree) -> BTreeMap<String, Epoch> {
     hosts.chain(clusters).filter_map(|(what, both)| Some((what, highest(both)?))).collect()
 }
 
-/// Nothing is wrong.
+/// Asserts that there are no findings.
 #[track_caller]
 pub fn assert_sound(tree: &Tree) {
     let report = check::check(tree, 0);
     assert!(report.findings.is_empty(), "{:#?}", report.findings);
 }
 
-/// Nothing is wrong, and nothing is left to do.
+/// Asserts that there are no findings, and that nothing is pending.
 #[track_caller]
 pub fn assert_at_rest(tree: &Tree) {
     let report = check::check(tree, 0);
     assert!(report.is_at_rest(), "{report:#?}");
 }
 
-/// Everything is completed, and then nothing is wrong.
+/// Completes everything, then asserts that there are no findings.
 pub async fn assert_comes_to_rest(store: &Store) -> Tree {
     complete(store).await;
     let found = tree(store).await;

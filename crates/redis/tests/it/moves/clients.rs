@@ -1,5 +1,5 @@
-//! Clients of two proxies that are as strict as a test can be: every error is an error, except for being sent elsewhere,
-//! and for what a test expects because it killed the process at the other end.
+//! Clients of two proxies that are as strict as a test can be: every error is a failure, except for
+//! redirections, and for errors that a test expects because it killed the process at the other end.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use super::host::SOON;
 use super::shadow::Front;
 use super::workload::Op;
 
-/// How often a client follows before that is an error of its own.
+/// How many redirections a client follows before that is an error of its own.
 const MAX_HOPS: usize = 200;
-/// The pause of a client that tries again.
+/// The pause before a retry.
 const RETRY_EVERY: Duration = Duration::from_millis(2);
 
 async fn connect(address: SocketAddr) -> RedisResult<MultiplexedConnection> {
@@ -22,7 +22,7 @@ async fn connect(address: SocketAddr) -> RedisResult<MultiplexedConnection> {
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
-/// A client that knows where the other proxy is and goes there when told; every other error is its user's.
+/// A client that has both proxies and follows redirections; every other error is returned.
 #[derive(Clone)]
 pub(super) struct Redirected {
     proxies: [MultiplexedConnection; 2],
@@ -49,7 +49,7 @@ impl Redirected {
     pub(super) async fn transact<T: redis::FromRedisValue>(&mut self, pipe: &Pipeline) -> RedisResult<T> {
         for _ in 0..MAX_HOPS {
             match pipe.query_async(&mut self.proxies[self.at]).await {
-                // Neither of them has done anything then.
+                // Nothing was executed in either case.
                 Err(error) if matches!(error.code(), Some("MOVED" | "EXECABORT")) => self.at = 1 - self.at,
                 other => return other,
             }
@@ -64,7 +64,7 @@ impl Front for Redirected {
     }
 }
 
-/// Sends commands that cannot fail, many at once; each goes where its slot is.
+/// Sends commands that cannot fail, many at once; each to the owner of its slot.
 pub(super) async fn fill(address: SocketAddr, ops: &[Op]) {
     let mut connection = connect(address).await.unwrap();
     for chunk in ops.chunks(1000) {
@@ -76,11 +76,11 @@ pub(super) async fn fill(address: SocketAddr, ops: &[Op]) {
     }
 }
 
-/// A client of which one server is killed: it repeats what failed there, and only there.
+/// A client for tests that kill one server: it retries what failed there, and only there.
 pub(super) struct Patient {
     addresses: [SocketAddr; 2],
     connections: [Option<MultiplexedConnection>; 2],
-    /// Whose errors are to be expected.
+    /// The proxy whose errors are expected.
     killed: Option<usize>,
     at: usize,
 }
@@ -90,7 +90,7 @@ impl Patient {
         Patient { addresses, connections: [None, None], killed, at: 0 }
     }
 
-    /// The reply, after as many attempts as it takes. The command must mean the same when it is done twice.
+    /// The reply, after as many attempts as necessary. The command must be idempotent.
     pub(super) async fn query<T: redis::FromRedisValue>(&mut self, cmd: &Cmd) -> T {
         let mut pipe = redis::pipe();
         pipe.add_command(cmd.clone());

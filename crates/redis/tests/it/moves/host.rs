@@ -7,12 +7,12 @@ use capstan_control::epoch::Epoch;
 use capstan_control::tasks::Supervisor;
 use capstan_redis::Address;
 use capstan_redis::agent::Nodes;
-use capstan_redis::data::gate::Gate;
-use capstan_redis::data::moves::{Moves, MovesConfig, NotReleased};
-use capstan_redis::data::resp::{Limits, Parsed, Request, RequestParser, Trust};
-use capstan_redis::data::state::Move;
 use capstan_redis::nmctl::{Announcement, Claim, Entry, Message};
 use capstan_redis::slots::SlotRange;
+use capstan_redis_protocol::resp::{Limits, Parsed, Request, RequestParser, Trust};
+use capstan_redis_proxy::gate::Gate;
+use capstan_redis_proxy::moves::{Moves, MovesConfig, NotReleased};
+use capstan_redis_proxy::state::Move;
 use capstan_testkit::redis::RedisServer;
 use capstan_testkit::{TempDir, eventually};
 use redis::aio::MultiplexedConnection;
@@ -51,7 +51,7 @@ impl Host {
         Host { node, moves, address, supervisor, dir, port, _accepting: accepting, epoch: 0 }
     }
 
-    /// The process of the host dies and comes back; its node lives on.
+    /// The process of the host dies and restarts; its node lives on.
     pub(super) async fn crash(self) -> Host {
         let Host { node, dir, port, supervisor, epoch, .. } = self;
         supervisor.shut_down(Duration::ZERO).await;
@@ -66,7 +66,7 @@ impl Host {
         connect(self.node.address()).await
     }
 
-    /// `SETDB` of the next epoch, as a proxy without workers obeys it.
+    /// `SETDB` of the next epoch, as a proxy without workers accepts it.
     pub(super) fn set(&mut self, claims: &[Claim]) -> Option<Arc<Gate>> {
         self.epoch += 1;
         let entries: Vec<Entry> = claims.iter().map(|claim| self.entry(claim.clone())).collect();
@@ -86,7 +86,7 @@ impl Host {
         self.moves.releasing(&message).await
     }
 
-    /// Asks for the release again and again, as coordinators do.
+    /// Requests the release repeatedly, as coordinators do.
     pub(super) async fn released(&self, range: SlotRange) {
         eventually("the range is released", SOON, async || self.release(range).await).await;
     }
@@ -94,7 +94,7 @@ impl Host {
 
 pub(super) async fn connect(address: std::net::SocketAddr) -> MultiplexedConnection {
     let client = redis::Client::open(format!("redis://{address}/")).unwrap();
-    // A loaded machine is slow; nothing here is about that.
+    // A loaded machine is slow; that is not tested here.
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(SOON));
     client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
@@ -113,7 +113,7 @@ async fn greet(mut stream: TcpStream, moves: Moves) {
         if stream.read_buf(&mut input).await.unwrap() == 0 {
             return;
         }
-        if let Parsed::Complete(len) = parser.parse(&input, Trust::Known).unwrap() {
+        if let Parsed::Complete(len) = parser.parse(&input, Trust::Authenticated).unwrap() {
             break len;
         }
     };
@@ -135,7 +135,7 @@ pub(super) fn leaving(to: &Host, first: u32, last: u32) -> Claim {
     Claim::Migrating { to: to.address.clone(), range: range(first, last), pairing: None }
 }
 
-/// The same claim in a move whose ends were put together at this epoch.
+/// The same claim with this pairing.
 pub(super) fn paired(claim: Claim, epoch: u64) -> Claim {
     let pairing = Some(Epoch(epoch));
     match claim {

@@ -1,4 +1,4 @@
-//! Do slots move without anybody losing anything? Between plain servers with a stand-in for the proxy, and through proxies.
+//! Do slots move without loss? Between plain servers with a stand-in for the proxy, and through proxies.
 
 mod clients;
 mod host;

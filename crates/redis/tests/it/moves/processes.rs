@@ -1,4 +1,5 @@
-//! The processes of an installation, each a child of the test that can be killed: store, hosts and coordinators.
+//! The processes of an installation, each a child of the test that can be killed: store, hosts and
+//! coordinators.
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
@@ -16,8 +17,8 @@ use capstan_redis::Address;
 use capstan_redis::agent::{Agent, AgentConfig, Kind};
 use capstan_redis::broker::{self, Tree};
 use capstan_redis::coordinator::{Coordinator, Timing, Wire as CoordinatorWire};
-use capstan_redis::data::proxy::{Config, Limits, Proxy};
 use capstan_redis::host::{self, Identity, NodeSecret};
+use capstan_redis_proxy::{Config, Limits, Proxy};
 use capstan_testkit::redis::Wire;
 use capstan_testkit::{Port, Process, Ready, TempDir, eventually, process};
 use redis::aio::MultiplexedConnection;
@@ -29,11 +30,11 @@ use super::host::SOON;
 const STORE: &str = "moves::processes::store_process";
 const HOST: &str = "moves::processes::host_process";
 const COORDINATOR: &str = "moves::processes::coordinator_process";
-/// Admin of the proxies, and what the nodes' passwords are made from.
+/// The admin password of the proxies, and the secret of the nodes' passwords.
 const SECRET: &str = "moves-secret";
 
-/// Slower to give up than the default: on a loaded machine nobody is dead because he is late, and a proxy that is
-/// killed comes back before its nodes are given to others. A session is much longer than a grant, because a coordinator
+/// Slower to give up than the default: on a loaded machine a late process is not dead, and a killed proxy
+/// restarts before its nodes are reassigned. A session is much longer than a grant, because a coordinator
 /// stops granting that much earlier than its session ends.
 fn timing() -> Timing {
     Timing {
@@ -51,7 +52,7 @@ async fn store(endpoint: &str) -> Store {
     Store::new(Etcd::connect(EtcdOptions::new([endpoint])).await.unwrap())
 }
 
-/// The process of a host: proxy, agent and nodes; nothing in an ordinary run.
+/// The process of a host: proxy, agent and nodes; does nothing in an ordinary run.
 #[test]
 fn host_process() {
     let Some(arguments) = process::child_arguments(HOST) else { return };
@@ -86,7 +87,7 @@ async fn serve_host(arguments: &[String]) {
     host::keep(&me, &agent, &store, &view, &CancellationToken::new()).await.unwrap();
 }
 
-/// The process of a coordinator; nothing in an ordinary run.
+/// The process of a coordinator; does nothing in an ordinary run.
 #[test]
 fn coordinator_process() {
     let Some(arguments) = process::child_arguments(COORDINATOR) else { return };
@@ -95,14 +96,14 @@ fn coordinator_process() {
         let store = store(&arguments[0]).await;
         let proxies = CoordinatorWire::new(Some(SECRET.to_owned()), timing().reply_within);
         let address: Address = arguments[1].parse().unwrap();
-        let coordinator =
-            Coordinator::start(store, proxies, &address, timing(), rand::random()).await.unwrap();
+        let me = (arguments[1].replace(':', "-").parse().unwrap(), &address);
+        let coordinator = Coordinator::start(store, proxies, me, timing(), rand::random()).await.unwrap();
         process::report_ready("");
         coordinator.run(CancellationToken::new()).await;
     });
 }
 
-/// The process of an embedded store; nothing in an ordinary run.
+/// The process of an embedded store; does nothing in an ordinary run.
 #[test]
 fn store_process() {
     let Some(arguments) = process::child_arguments(STORE) else { return };
@@ -116,7 +117,7 @@ fn store_process() {
     });
 }
 
-/// An embedded store on disk, behind the wire that other machines would use.
+/// An embedded store on disk, behind the wire protocol that other machines would use.
 pub(super) struct StoreProcess {
     pub endpoint: String,
     _process: Process,
@@ -138,7 +139,7 @@ fn nodes_dir(dir: &Path) -> PathBuf {
     dir.join("nodes")
 }
 
-/// A coordinator that can be killed and comes back as another one.
+/// A coordinator that can be killed and replaced by another one.
 pub(super) struct CoordinatorProcess {
     process: Process,
     arguments: [String; 2],
@@ -165,12 +166,12 @@ const REAPER: &str = "read -r over; sleep 1; for record in \"$1\"/node-*/node.js
     pid=$(sed -n 's/.*\"pid\":\\([0-9]*\\).*/\\1/p' \"$record\"); \
     grep -q redis-server \"/proc/$pid/cmdline\" 2>/dev/null && kill -KILL \"$pid\"; done";
 
-/// Ends the nodes of a host when the test is killed: they outlive their host on purpose.
+/// Ends the nodes of a host when the test is killed: they outlive their host by design.
 fn reaper(dir: &Path) -> std::process::Child {
     let mut command = std::process::Command::new("/bin/sh");
     command.args(["-c", REAPER, "reaper"]).arg(nodes_dir(dir));
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    // Whoever ends the test may end its whole group.
+    // A killed test may take its whole process group with it.
     command.process_group(0).spawn().unwrap()
 }
 
@@ -222,7 +223,7 @@ impl HostProcess {
         wire.say(words)
     }
 
-    /// Connections to the nodes themselves, past the proxy.
+    /// Connections to the nodes themselves, bypassing the proxy.
     pub(super) async fn node_connections(&self) -> Vec<MultiplexedConnection> {
         let mut connections = Vec::new();
         for node in &self.nodes {
@@ -241,20 +242,20 @@ impl HostProcess {
         Ok(connection)
     }
 
-    /// What the agent has written down about a node.
+    /// The agent's record of a node.
     fn record(&self, node: &Port) -> serde_json::Value {
         let path = nodes_dir(self.dir.path()).join(format!("node-{}", node.number())).join("node.json");
         std::fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
-    /// The last words of the process, for a test that failed.
+    /// The end of the process's log, for a test that failed.
     pub(super) fn log(&self) -> String {
         self.process.log_tail()
     }
 }
 
 impl Drop for HostProcess {
-    /// Nodes outlive their host on purpose; those of a test end with it.
+    /// Nodes outlive their host by design; those of a test end with it.
     fn drop(&mut self) {
         self.process.kill9().ok();
         self.nodes.iter().for_each(|node| self.kill_node(&node.addr()));

@@ -1,4 +1,5 @@
-//! Half of the slots moves through real proxies, steered by real coordinators. Do clients that check every reply notice?
+//! Half of the slots moves through real proxies, controlled by real coordinators. Do clients that check every
+//! reply notice?
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use super::workload::{Author, Op};
 
 const CLIENTS: u64 = 4;
 
-/// How much is done.
+/// The amount of work.
 #[derive(Clone, Copy)]
 struct Size {
     keys: u32,
@@ -23,7 +24,7 @@ struct Size {
     calm: usize,
 }
 
-/// What all clients lived through in one part of a run.
+/// The observations of all clients in one part of a run.
 #[derive(Default)]
 struct Part {
     latencies: Vec<Duration>,
@@ -42,7 +43,7 @@ impl Part {
     }
 }
 
-/// Values go through a list of the moving range one by one; each must come out once, in order.
+/// Values pass through a list of the moving range one by one; each must come out once, in order.
 async fn pass_through_a_list(mut front: Redirected, mut reader: Redirected, stop: Arc<AtomicBool>) {
     let key = "queue:1";
     assert!(Slot::of(key.as_bytes()).number() < 8192, "{}", Slot::of(key.as_bytes()));
@@ -68,13 +69,13 @@ async fn pass_through_a_list(mut front: Redirected, mut reader: Redirected, stop
     tasks.join_all().await;
 }
 
-/// A client that waits for a value which comes when everything is over.
+/// A client blocked on a value that arrives when everything is over.
 async fn wait_for_the_end(mut reader: Redirected) {
     let (_, value): (String, String) = reader.query(redis::cmd("BLPOP").arg("end:1").arg(0)).await.unwrap();
     assert_eq!(value, "over");
 }
 
-/// A counter and a list are changed together, always.
+/// A counter and a list are always changed together.
 async fn transact(mut front: Redirected, stop: Arc<AtomicBool>) {
     let (counter, list) = ("{pair:2}:counter", "{pair:2}:list");
     assert!(Slot::of(b"pair:2").number() < 8192, "{}", Slot::of(b"pair:2"));
@@ -82,7 +83,8 @@ async fn transact(mut front: Redirected, stop: Arc<AtomicBool>) {
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        // Not as `atomic`: what EXEC itself says when the slots went after the commands were queued would be lost.
+        // Not as `atomic`: the reply of EXEC itself, when the slots moved after the commands were queued,
+        // would be lost.
         let mut pipe = redis::pipe();
         pipe.cmd("MULTI").ignore();
         pipe.cmd("INCR").arg(counter).ignore().cmd("RPUSH").arg(list).arg(expected).ignore().cmd("EXEC");
@@ -171,7 +173,7 @@ async fn notice_nothing(ground: Ground) {
     compare(&stage, &shadow).await;
 }
 
-/// Both nodes together hold what the shadow holds, each what belongs to it.
+/// Both nodes together have what the shadow has, each what belongs to it.
 async fn compare(stage: &Stage, shadow: &Shadow) {
     let expected = shadow.contents().await;
     let mine = |key: &str| !key.contains("queue:") && !key.contains("{pair:2}");

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use capstan_redis::data::gate::{Admission, Gate, Phase};
-use capstan_redis::data::moves::Stage;
 use capstan_redis::slots::Slot;
+use capstan_redis_proxy::gate::{Admission, Gate, Phase};
+use capstan_redis_proxy::moves::Stage;
 use capstan_testkit::{eventually, seed};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
@@ -18,7 +18,7 @@ use super::workload::{Author, Op};
 const HALF: u32 = 8191;
 const LAST: u32 = 16_383;
 
-/// A client's way to the keys: the lower half of the slots moves from source to target.
+/// A client's path to the keys: the lower half of the slots moves from source to target.
 #[derive(Clone)]
 struct GatedFront {
     gate: Arc<Gate>,
@@ -119,7 +119,8 @@ async fn clients_notice_nothing() {
     under_load(rand::random(), keys).await;
 }
 
-/// Clients work while the lower half moves from source to target; afterwards everything must be as on the shadow.
+/// Clients work while the lower half moves from source to target; afterwards everything must equal the
+/// shadow.
 async fn under_load(seed: u64, keys: u32) {
     const CLIENTS: u64 = 4;
     eprintln!("seed {seed}");
@@ -207,14 +208,14 @@ async fn a_move_can_be_cancelled_turned_and_survives_its_processes() {
     .await;
     assert!(source.release(range(0, LAST)).await.unwrap_err().to_string().starts_with("MIGRATING copying"));
 
-    // Cancelled: commands pass, and what has arrived is removed.
+    // Cancelled: commands pass, and the imported keys are removed.
     source.set(&[stable(0, LAST)]);
     assert_eq!(gate.phase(), Phase::Open);
     target.set(&[]);
     swept(&target, 0).await;
     assert_eq!(size(&source).await, all);
 
-    // To another target, whose process and then the source's die on the way.
+    // To another target, whose process dies on the way, and then the source's.
     other.set(&[coming(&source, 0, LAST)]);
     source.set(&[leaving(&other, 0, LAST)]).unwrap();
     let mut other = other.crash().await;
@@ -225,7 +226,7 @@ async fn a_move_can_be_cancelled_turned_and_survives_its_processes() {
     source.released(range(0, LAST)).await;
     assert_eq!(size(&other).await, all);
 
-    // Once let go, it stays so over a restart.
+    // Once released, it stays so over a restart.
     let mut source = source.crash().await;
     let gate = source.set(&[leaving(&other, 0, LAST)]).unwrap();
     assert_eq!(gate.phase(), Phase::Released);
@@ -237,7 +238,7 @@ async fn a_move_can_be_cancelled_turned_and_survives_its_processes() {
     assert_eq!(size(&other).await, all);
 }
 
-/// The target has heard that the move was taken back and recorded again, the source of neither: it serves again, and
+/// The target got the cancellation and the new record of the move, the source neither: it serves again, and
 /// copies everything anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_let_go_for_one_move_is_not_let_go_for_the_next() {

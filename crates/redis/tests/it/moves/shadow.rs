@@ -1,4 +1,5 @@
-//! Is what clients see what a single server would have said? Every command also goes to a shadow: a plain redis-server.
+//! Do clients see what a single server would reply? Every command is also sent to a shadow: a plain
+//! redis-server.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ pub(super) struct Shadow {
     server: RedisServer,
 }
 
-/// What a client lived through.
+/// The observations of a client.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub latencies: Vec<Duration>,
@@ -41,13 +42,13 @@ impl Shadow {
         connect(self.server.address()).await
     }
 
-    /// All keys with what they hold.
+    /// All keys with their values.
     pub(super) async fn contents(&self) -> BTreeMap<String, String> {
         contents(&mut self.connection().await).await
     }
 }
 
-/// Commands of one client, one after another, until told to stop; the first wrong reply ends it.
+/// Commands of one client, one after another, until stopped; the first wrong reply ends it.
 pub(super) async fn work(
     author: &mut Author,
     front: &mut impl Front,
@@ -83,7 +84,7 @@ pub(super) async fn keys(connection: &mut MultiplexedConnection) -> Vec<String> 
     redis::cmd("KEYS").arg("*").query_async(connection).await.unwrap()
 }
 
-/// All keys of a server with what they hold, in words.
+/// All keys of a server with their values, as text.
 pub(super) async fn contents(connection: &mut MultiplexedConnection) -> BTreeMap<String, String> {
     let keys = keys(connection).await;
     let mut contents = BTreeMap::new();
@@ -121,7 +122,7 @@ fn read(kind: &str, key: &str) -> redis::Cmd {
     cmd
 }
 
-/// Hashes and sets have no order of their own.
+/// Hashes and sets have no defined order.
 fn in_order(kind: &str, value: &Value) -> String {
     let Value::Array(values) = value else { return format!("{value:?}") };
     let mut parts: Vec<String> = match kind {

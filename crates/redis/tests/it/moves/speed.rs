@@ -1,4 +1,4 @@
-//! How fast does a range move when nobody writes?
+//! How fast does a range move without writes?
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! A whole installation for one test: a store, three coordinators, and two hosts, one of which has everything at first.
+//! A whole installation for one test: a store, three coordinators, and two hosts, one of which has all data
+//! at first.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,18 +19,18 @@ use capstan_testkit::redis::Wire;
 use super::processes::{CoordinatorProcess, HostProcess, StoreProcess};
 use super::shadow::{contents, keys};
 
-/// Waiting for something that takes as long as copying all keys.
+/// Timeout for what takes as long as copying all keys.
 pub(super) const LONG: Duration = Duration::from_secs(240);
 /// The slots that move.
 const MOVING: (u16, u16) = (0, 8191);
 const COORDINATORS: usize = 3;
-/// Nodes of the host that slots move to: one that gets them, and one to take its place.
+/// Nodes of the target host: one that gets the slots, and a spare one.
 const TARGET_NODES: usize = 2;
 
-/// How often a move is asked for before that is an error.
+/// How often a move is requested before that is an error.
 const MOST_BEGINNINGS: usize = 5;
 
-/// Which store the installation has.
+/// The store of the installation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ground {
     Embedded,
@@ -50,7 +51,7 @@ pub(super) struct Stage {
     _kept: Kept,
 }
 
-/// How far a move is, as its source says.
+/// The progress of a move, as its source reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     pub stage: String,
@@ -62,7 +63,7 @@ fn name() -> ClusterName {
 }
 
 impl Stage {
-    /// All slots are the source's, and everybody knows.
+    /// All slots are the source's, and all proxies have confirmed it.
     pub(super) async fn set(ground: Ground) -> Stage {
         let (endpoint, kept) = match ground {
             Ground::Embedded => {
@@ -101,12 +102,12 @@ impl Stage {
         Tree::read(&self.store).await.map_err(|error| error.to_string())
     }
 
-    /// The lower half of the slots begins to move to a new node at the target.
+    /// Begins to move the lower half of the slots to a new node at the target.
     pub(super) async fn begin(&self) {
         eventually("the move is recorded", LONG, async || self.ask_for_the_move().await).await;
     }
 
-    /// Done already is fine: on a loaded machine the answer of the store may be late.
+    /// Already done is fine: on a loaded machine the store's reply may be late.
     async fn ask_for_the_move(&self) -> Result<(), String> {
         let words = |error: BrokerError| error.to_string();
         let tree = self.tree().await?;
@@ -130,8 +131,8 @@ impl Stage {
         }
     }
 
-    /// The move is committed and everybody knows. One whose target was lost may have been taken back; it is asked for
-    /// again then, as an operator would.
+    /// Waits until the move is committed and all proxies have confirmed it. One whose target was lost may
+    /// have been cancelled; it is requested again then, as an operator would.
     pub(super) async fn moved(&self) {
         for _ in 0..MOST_BEGINNINGS {
             self.at_rest().await;
@@ -151,13 +152,13 @@ impl Stage {
         nodes.map(|node| node.record.clone()).find(|node| node.proxy_address.as_str() == target)
     }
 
-    /// kill -9 of the redis-server that the slots go to; its agent starts another.
+    /// kill -9 of the redis-server that the slots move to; its agent starts another.
     pub(super) async fn kill_target_node(&self) {
         let node = self.target_node().await.unwrap();
         self.target.kill_node(&node.address.as_str().parse().unwrap());
     }
 
-    /// Nothing is left to do, and both proxies serve what the metadata says.
+    /// Waits until nothing is pending, and both proxies serve what the metadata assigns.
     async fn at_rest(&self) {
         eventually("the cluster is at rest", LONG, async || {
             let tree = self.tree().await?;
@@ -170,7 +171,7 @@ impl Stage {
         .await;
     }
 
-    /// Every slot is answered for by the proxy of its owner.
+    /// Every slot is served by the proxy of its owner.
     fn is_served(&self, tree: &Tree) -> Result<(), String> {
         for node in tree.clusters[&name()].primaries() {
             let proxy: SocketAddr = node.record.proxy_address.as_str().parse().unwrap();
@@ -187,7 +188,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What the nodes hold together when the source has removed what it gave away; each has what belongs to it.
+    /// What the nodes hold together when the source has removed its leftovers; each has what belongs to it.
     pub(super) async fn holdings(&self) -> BTreeMap<String, String> {
         let moved = |key: &str| Slot::of(key.as_bytes()).number() <= MOVING.1;
         let mut source = self.source.node_connections().await;
@@ -207,7 +208,7 @@ impl Stage {
         found
     }
 
-    /// How far the move is; `None` when the source knows of none, or does not answer.
+    /// The progress of the move; `None` if the source has none, or is unreachable.
     pub(super) fn progress(&self) -> Option<Seen> {
         let said = tokio::task::block_in_place(|| self.source.say("NMCTL MOVES")).ok()?;
         let line = said.lines().find(|line| line.contains("scanned="))?;
@@ -220,7 +221,7 @@ impl Stage {
     }
 }
 
-/// A key of this slot.
+/// A key in this slot.
 fn key_in(slot: u16) -> String {
     let mut keys = (0..).map(|number| format!("nobody:{number}"));
     keys.find(|key| Slot::of(key.as_bytes()).number() == slot).unwrap()

@@ -1,4 +1,4 @@
-//! What do clients do? Random commands on keys of their own, of every type, with replies that can be foretold.
+//! What do clients do? Random commands on keys of their own, of every type, with predictable replies.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -12,16 +12,16 @@ pub(super) struct Op {
     pub writes: bool,
 }
 
-/// Keys of one client. Nobody else touches them, so that what they hold follows from what the client did.
+/// Keys of one client. No other client uses them, so their values follow from what the client did.
 pub(super) struct Author {
     name: String,
     keys: u32,
     rng: StdRng,
-    /// Grows with every command: ids of stream entries, and values that differ.
+    /// Grows with every command: ids of stream entries, and distinct values.
     turn: u64,
 }
 
-/// Far enough not to come while a test runs.
+/// Far enough not to arrive while a test runs.
 const LATER_MS: u64 = 3_600_000;
 
 impl Author {
@@ -29,7 +29,7 @@ impl Author {
         Author { name: name.into(), keys, rng, turn: 0 }
     }
 
-    /// A command for every key, so that all types are there.
+    /// A command for every key, so that all types exist.
     pub(super) fn first_ops(&mut self) -> Vec<Op> {
         (0..self.keys).map(|number| self.write_of(number)).collect()
     }

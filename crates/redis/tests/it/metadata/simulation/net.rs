@@ -1,4 +1,4 @@
-//! The network between coordinators and proxies, and the judge who watches every message.
+//! The network between coordinators and proxies, and the checker of every message.
 
 // tidy: the clock is paused in this file
 
@@ -10,9 +10,9 @@ use capstan_control::epoch::Epoch;
 use capstan_meta::{OwnedTask, Store};
 use capstan_redis::Address;
 use capstan_redis::coordinator::{Proxies, Reply, Unreached};
-use capstan_redis::data::state::Move;
 use capstan_redis::keys::{HostEpochKey, LastHostEpochKey};
-use capstan_redis::nmctl::Message;
+use capstan_redis::nmctl::{Basis, Message, Standing};
+use capstan_redis_proxy::state::Move;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep};
@@ -20,12 +20,12 @@ use tokio::time::{Instant, sleep};
 use super::proxy::{Arrival, SimProxy};
 use super::world::Sabotage;
 
-/// How late a message can still arrive: longer than anything that is granted.
+/// How late a message can still arrive: longer than any grant.
 const LATEST_MILLIS: u64 = 4000;
 
 pub struct Net {
     state: Mutex<State>,
-    /// The store without faults, for the judge.
+    /// The store without faults, for the checker.
     store: Store,
     reply_within: Duration,
     sabotage: Option<Sabotage>,
@@ -42,7 +42,7 @@ pub struct State {
     pub trace: Vec<String>,
     begun_at: Instant,
     late: Vec<OwnedTask>,
-    /// What must never be; a panic in a task would go unheard.
+    /// The first violation of an invariant; a panic in a task would not be noticed.
     pub violation: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl Net {
         self.state.lock().unwrap()
     }
 
-    /// A message on its way: late, lost, obeyed, or obeyed without anybody hearing of it.
+    /// A message in transit: late, lost, accepted, or accepted with a lost reply.
     async fn carry(
         self: &Arc<Net>,
         from: u64,
@@ -141,7 +141,7 @@ impl Net {
         Ok(reply)
     }
 
-    /// Some of what the sender has given up lay in a buffer: it arrives long after, and is obeyed then.
+    /// A part of what the sender has given up was buffered: it arrives long after, and is accepted then.
     fn deliver_late(self: &Arc<Net>, proxy: &Address, message: &Message) {
         let (net, proxy, message) = (self.clone(), proxy.clone(), message.clone());
         let mut state = self.state();
@@ -155,7 +155,7 @@ impl Net {
         }));
     }
 
-    /// Nobody is told what is not committed.
+    /// Nothing is pushed before it is committed.
     async fn judge_epoch(&self, proxy: &Address, message: &Message) {
         let epoch = match message {
             Message::SetDb(told) | Message::SetPeer(told) => told.epoch,
@@ -167,27 +167,27 @@ impl Net {
         let last = self.store.read(&LastHostEpochKey { proxy: proxy.clone() }).await.unwrap();
         let committed = present.or(last).map_or(Epoch::NEVER_TOLD, |seen| seen.record);
         if epoch > committed {
-            let text = format!("{proxy} was told epoch {epoch} before it was committed ({committed})");
+            let text = format!("{proxy} got epoch {epoch} before it was committed ({committed})");
             self.state().violation.get_or_insert(text);
         }
     }
 }
 
 impl State {
-    /// Whether the target of a move takes its keys at this moment.
+    /// Whether the target of a move accepts its keys at this moment.
     fn is_taken(&self, source: &Address, of: &Move) -> bool {
         let target = self.proxies.get(&of.to).filter(|target| target.up);
         target.is_some_and(|target| target.coming().any(|one| one == arrival(source, of)))
     }
 
-    /// Nobody says that he has let go of what its target has no copy of.
+    /// A source releases only what its target has a copy of.
     fn judge_release(&mut self, source: &Address, of: &Move, before: bool) {
         let Some(target) = self.proxies.get_mut(&of.to) else { return };
         let arrives = arrival(source, of);
         if !before {
             target.has_arrived(arrives);
         } else if target.coming().any(|one| one == arrives) && !target.has(&arrives) {
-            let text = format!("{source} has let go of {of}, of which there is no copy");
+            let text = format!("{source} has released {of}, of which there is no copy");
             self.violation.get_or_insert(text);
         }
     }
@@ -234,12 +234,19 @@ pub struct Link {
 }
 
 impl Proxies for Link {
-    async fn tell(&self, proxy: &Address, message: &Message) -> Result<Reply, Unreached> {
+    async fn send(&self, proxy: &Address, message: &Message) -> Result<Reply, Unreached> {
         let mut message = message.clone();
         if let (Some(Sabotage::ReportsBeforeTheLeaseRanOut), Message::Lease(grant)) =
             (self.net.sabotage, &mut message)
         {
             grant.ttl_ms *= 8;
+        }
+        if let (Some(Sabotage::GrantsAloneWithoutTheStore), Message::Lease(grant)) =
+            (self.net.sabotage, &mut message)
+            && let Some(Basis { standing: standing @ Standing::Detached, .. }) = &mut grant.basis
+        {
+            *standing = Standing::Registered(vec![grant.coordinator.clone()]);
+            grant.needed = 1;
         }
         self.net.carry(self.from, proxy, &message).await
     }

@@ -1,18 +1,19 @@
-//! A proxy in memory: the real state and lease of a proxy, without clients, and nodes that only have a health.
+//! A proxy in memory: the real state and lease of a proxy, without clients, and nodes that only have a
+//! health.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use capstan_control::epoch::Epoch;
 use capstan_redis::coordinator::Reply;
-use capstan_redis::data::state::{Clock, Lease, Move, ProxyState, Verdict};
 use capstan_redis::nmctl::{Claim, Holding, Message};
 use capstan_redis::{Address, ClusterName, SlotRange};
+use capstan_redis_proxy::state::{Clock, Lease, Move, ProxyState, Verdict};
 use tokio::time::Instant;
 
-/// How often a source is asked before it lets go.
+/// How often a source is asked before it releases.
 const COPIES_FOR: u32 = 3;
 
-/// A range of a database that comes from a proxy, and since when the two belong together.
+/// A range of a database importing from a proxy, and the pairing.
 pub type Arrival = (ClusterName, Address, SlotRange, Option<Epoch>);
 
 pub struct SimProxy {
@@ -21,7 +22,7 @@ pub struct SimProxy {
     pub lease: Lease,
     pub nodes: BTreeMap<Address, SimNode>,
     asked: BTreeMap<Move, u32>,
-    /// Imports that are complete. What an import has brought is removed when it is not announced any more.
+    /// Complete imports. Imported keys are removed when the import is not announced any more.
     arrived: BTreeSet<Arrival>,
     lives: u64,
 }
@@ -47,7 +48,7 @@ impl SimProxy {
         }
     }
 
-    /// Its process ends; what it was told is on disk.
+    /// Its process ends; the pushed state is on disk.
     pub fn crash(&mut self) {
         self.up = false;
     }
@@ -79,22 +80,22 @@ impl SimProxy {
                     if asked.min().unwrap_or(0) < COPIES_FOR {
                         return Reply::Refused("MIGRATING copying keys=1 bytes=10 pass=0 dirty=1".to_owned());
                     }
-                    self.state = self.state.let_go(moves);
+                    self.state = self.state.with_released(moves);
                     Reply::Done
                 }
             },
-            Message::Info => Reply::Said(self.about()),
-            Message::Epoch => Reply::Said(format!(
-                "SETDB\n{}\nSETPEER\n{}\nCLOCK\n{}",
+            Message::Info => Reply::Text(self.about()),
+            Message::Epoch => Reply::Text(format!(
+                "SETDB\n{}\nSETPEER\n{}\nCLOCK\n{}\nSTANDING\n1",
                 self.state.own().epoch,
                 self.state.peers().epoch,
-                self.lease.clock().say(Instant::now().into_std())
+                self.lease.clock().reading(Instant::now().into_std())
             )),
             Message::Fence(_) => match self.accept(message) {
-                Reply::Done => Reply::Said(self.holding().lines().join("\n")),
+                Reply::Done => Reply::Text(self.holding().lines().join("\n")),
                 refused => refused,
             },
-            Message::Moves | Message::ListDb => Reply::Said(String::new()),
+            Message::Moves | Message::ListDb => Reply::Text(String::new()),
             _ => self.accept(message),
         }
     }
@@ -108,8 +109,8 @@ impl SimProxy {
         }
         match self.state.accept(message) {
             Err(refusal) => Reply::Refused(refusal.to_string()),
-            Ok(Verdict::Known) => Reply::Done,
-            Ok(Verdict::Obey(next)) => {
+            Ok(Verdict::Unchanged) => Reply::Done,
+            Ok(Verdict::Accept(next)) => {
                 self.state = *next;
                 let migrating: BTreeSet<Move> = self.state.moves().collect();
                 self.asked.retain(|one, _| migrating.contains(one));
@@ -120,12 +121,18 @@ impl SimProxy {
                 for (_, node) in self.nodes.iter_mut().filter(|(address, _)| !used.contains(*address)) {
                     *node = SimNode::default();
                 }
+                // A replica without its data gets everything from its primary.
+                for role in self.state.roles().nodes.iter().filter(|role| role.replica_of.is_some()) {
+                    if let Some(node) = self.nodes.get_mut(&role.node) {
+                        node.lost = false;
+                    }
+                }
                 Reply::Done
             }
         }
     }
 
-    /// What is announced to come here.
+    /// The announced imports.
     pub fn coming(&self) -> impl Iterator<Item = Arrival> {
         self.state.own().entries.iter().filter_map(|entry| match &entry.claim {
             Claim::Importing { from, range, pairing } => {
@@ -135,12 +142,12 @@ impl SimProxy {
         })
     }
 
-    /// Everything that one of them brings is here.
+    /// Marks an import as complete.
     pub fn has_arrived(&mut self, what: Arrival) {
         self.arrived.insert(what);
     }
 
-    /// Whether it is here.
+    /// Whether an import is complete.
     pub fn has(&self, what: &Arrival) -> bool {
         self.arrived.contains(what)
     }
@@ -175,7 +182,7 @@ impl SimProxy {
         self.nodes.iter().map(line).collect()
     }
 
-    /// What it may answer for at this moment.
+    /// What it may serve at this moment.
     pub fn serves(&self) -> Vec<(ClusterName, SlotRange)> {
         let now = Instant::now().into_std();
         if !self.up {

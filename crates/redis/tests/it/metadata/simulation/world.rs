@@ -1,4 +1,4 @@
-//! One world: a store, hosts, coordinators and an operator, and what befalls them, all from a seed.
+//! One world: a store, hosts, coordinators and an operator, and their faults, all from a seed.
 
 // tidy: the clock is paused in this file
 
@@ -15,7 +15,7 @@ use capstan_redis::check;
 use capstan_redis::coordinator::{Coordinator, Timing};
 use capstan_redis::nmctl::Message;
 use capstan_redis::slots::SlotRange;
-use capstan_redis::spec::ClusterSpec;
+use capstan_redis::spec::{ClusterSpec, Serving};
 use capstan_redis::{Address, ClusterName};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -27,18 +27,20 @@ use super::proxy::SimProxy;
 use crate::metadata::tap::Tap;
 use crate::metadata::world::{address, cluster, node, proxy};
 
-/// A bug on purpose.
+/// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Proxies believe in grants for longer than coordinators do.
+    /// Proxies trust grants for longer than coordinators do.
     ReportsBeforeTheLeaseRanOut,
-    /// Somebody tells a proxy what is not committed.
+    /// Something is pushed to a proxy before it is committed.
     PushesBeforeTheCommit,
-    /// Somebody replaces nodes without looking whether the cluster has changed.
+    /// Nodes are replaced without a check whether the cluster has changed.
     ReplacesWithoutTheEpochGuard,
+    /// Coordinators without the store do not ask for the consent of the others.
+    GrantsAloneWithoutTheStore,
 }
 
-/// How long the world misbehaves, in its own time.
+/// How long there are faults, in simulated time.
 const TROUBLE: Duration = Duration::from_secs(10);
 /// How long it may take to come to rest afterwards.
 const REST_WITHIN: Duration = Duration::from_secs(120);
@@ -58,16 +60,21 @@ pub fn timing() -> Timing {
         session_ttl: Duration::from_secs(4),
         node_down: Duration::from_secs(1),
         lone_node_down: Duration::from_secs(3),
+        busy: Duration::from_secs(5),
+        take_over: Duration::from_secs(2),
+        host_gone: Duration::from_secs(5),
+        outage: Duration::from_secs(6),
         quorum_at_least: 1,
     }
 }
 
-/// What happened, to see that something did.
+/// Counts of what happened, to check that something did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deeds {
     pub messages: u64,
     pub crashes: u64,
     pub cuts: u64,
+    pub outages: u64,
     pub operations: u64,
     pub replaced: u64,
     pub moved: u64,
@@ -87,13 +94,45 @@ struct World {
 }
 
 pub fn simulate(seed: u64, sabotage: Option<Sabotage>) -> Deeds {
+    in_its_own_time(async move { World::new(seed, sabotage).await.run().await })
+}
+
+/// Two coordinators. One loses the store, and is the only one that reaches the owner of all slots.
+pub fn the_only_link_has_no_store(seed: u64, sabotage: Option<Sabotage>) {
+    in_its_own_time(async move {
+        let mut world = World::with(seed, sabotage, 2).await;
+        let owner = world.settled_owner().await;
+        world.lose_the_store(world.next_id - 1);
+        world.net.state().cut.insert((world.next_id, owner.clone()));
+        world.until_replaced(&owner).await;
+    });
+}
+
+/// The only coordinator loses the store, and a new one starts that never reaches the owner of all slots.
+pub fn a_newcomer_has_the_store(seed: u64) {
+    in_its_own_time(async move {
+        let mut world = World::with(seed, None, 1).await;
+        let owner = world.settled_owner().await;
+        world.lose_the_store(world.next_id);
+        world.net.state().cut.insert((world.next_id + 1, owner.clone()));
+        world.start_coordinator();
+        world.until_replaced(&owner).await;
+    });
+}
+
+fn in_its_own_time<T>(life: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-    runtime.block_on(async move { World::new(seed, sabotage).await.run().await })
+    runtime.block_on(life)
 }
 
 impl World {
     async fn new(seed: u64, sabotage: Option<Sabotage>) -> World {
+        let coordinators = StdRng::seed_from_u64(seed ^ 2).random_range(1..=3);
+        World::with(seed, sabotage, coordinators).await
+    }
+
+    async fn with(seed: u64, sabotage: Option<Sabotage>, coordinators: usize) -> World {
         let embedded =
             Embedded::in_memory(embedded::Options { seed: Some(seed), ..embedded::Options::default() });
         let store = Store::new(embedded);
@@ -113,10 +152,47 @@ impl World {
             highest: BTreeMap::new(),
             sabotage,
         };
-        for _ in 0..world.rng.random_range(1..=3) {
+        for _ in 0..coordinators {
             world.start_coordinator();
         }
         world
+    }
+
+    /// A cluster of one primary and one replica is served, and every coordinator counts every other.
+    async fn settled_owner(&mut self) -> Address {
+        let serving = Serving { cache: true, ..Serving::default() };
+        let spec = ClusterSpec { replicas: 1, serving, ..ClusterSpec::of(1) };
+        broker::create_cluster(&self.store, &name(1), &spec).await.unwrap();
+        sleep(timing().warm_up() * 3).await;
+        self.rest().await;
+        self.owner().await
+    }
+
+    async fn owner(&self) -> Address {
+        let tree = Tree::read(&self.store).await.unwrap();
+        let primary = tree.cluster(&name(1)).unwrap().primaries().next();
+        primary.unwrap().record.proxy_address.clone()
+    }
+
+    fn lose_the_store(&self, coordinator: u64) {
+        self.coordinators[&coordinator].0.set_link(StoreLink::Silent);
+    }
+
+    /// The owner is replaced, and never serves beside its successor.
+    async fn until_replaced(&mut self, owner: &Address) {
+        let end = Instant::now() + timing().surely_silent() + REST_WITHIN;
+        while self.owner().await == *owner {
+            assert!(Instant::now() < end, "{owner} is not replaced");
+            sleep(Duration::from_millis(50)).await;
+            self.observe().await;
+        }
+        let watched = Instant::now() + timing().surely_silent();
+        while Instant::now() < watched {
+            sleep(Duration::from_millis(50)).await;
+            self.observe().await;
+        }
+        self.peace().await;
+        self.rest().await;
     }
 
     fn start_coordinator(&mut self) {
@@ -138,7 +214,8 @@ impl World {
         let link = Link { net: self.net.clone(), from: id };
         let task = OwnedTask::spawn(async move {
             let here = address(&format!("10.9.9.9:{}", 1 + id % 60_000));
-            match Coordinator::start(store, link, &here, timing(), id).await {
+            let controller = format!("controller-{id}").parse().unwrap();
+            match Coordinator::start(store, link, (controller, &here), timing(), id).await {
                 Ok(coordinator) => coordinator.run(token).await,
                 Err(error) => panic!("coordinator {id}: {error}"),
             }
@@ -166,7 +243,7 @@ impl World {
 
     async fn something_happens(&mut self) {
         let hurt = proxy(self.rng.random_range(1..=HOSTS));
-        match self.rng.random_range(0..22) {
+        match self.rng.random_range(0..24) {
             0 | 1 => {
                 self.deeds.crashes += 1;
                 self.net.state().proxies.get_mut(&hurt).unwrap().crash();
@@ -195,13 +272,18 @@ impl World {
                 self.coordinators.values().nth(which).unwrap().0.set_link(link);
             }
             14 => self.coordinators.values().for_each(|(faults, ..)| faults.set_link(StoreLink::Up)),
+            22 | 23 => {
+                let link = if self.rng.random_bool(0.5) { StoreLink::Silent } else { StoreLink::Refused };
+                self.deeds.outages += 1;
+                self.coordinators.values().for_each(|(faults, ..)| faults.set_link(link));
+            }
             15 => {
                 let which =
                     *self.coordinators.keys().nth(self.rng.random_range(0..self.coordinators.len())).unwrap();
                 let (_, stop, task) = self.coordinators.remove(&which).unwrap();
                 if self.rng.random_bool(0.5) {
                     stop.cancel();
-                    // It leaves in its own time.
+                    // It stops on its own.
                     self.coordinators.insert(which, (Faults::seeded(which), stop, task));
                 }
                 self.start_coordinator();
@@ -219,15 +301,18 @@ impl World {
     }
 
     async fn create(&mut self, at: u32) {
+        // Clusters with data are tested by the simulation of data; here every slot is to be served again.
+        let serving = Serving { cache: true, ..Serving::default() };
         let spec = ClusterSpec {
             replicas: self.rng.random_range(0..=1),
+            serving,
             ..ClusterSpec::of(self.rng.random_range(1..=2))
         };
         self.deeds.operations += 1;
         let _ = broker::create_cluster(&self.store, &name(at), &spec).await;
     }
 
-    /// An operator does something; it may be refused.
+    /// A random operation of an operator; it may be refused.
     async fn operate(&mut self) {
         let at = self.rng.random_range(1..=2);
         let tree = Tree::read(&self.store).await.unwrap();
@@ -259,7 +344,7 @@ impl World {
                 let moves = tree.cluster(&name(at)).and_then(|cluster| cluster.moves.iter().next());
                 if let Some((id, seen)) = moves {
                     drop(broker::cancel_move(&self.store, &name(at), *id).await);
-                    // Every other one is wanted after all.
+                    // Every other one is requested again.
                     if let (0, Some(range)) = (id.0 % 2, seen.record.range()) {
                         let wish = Wish { range, target: seen.record.target.node.clone() };
                         drop(broker::begin_move(&self.store, &name(at), &wish, "test").await);
@@ -275,7 +360,7 @@ impl World {
         let ahead = capstan_redis::coordinator::Content { epoch: content.epoch.next(), ..content };
         for message in ahead.messages(capstan_redis::coordinator::Order::OwnFirst) {
             let link = Link { net: self.net.clone(), from: 0 };
-            let _ = capstan_redis::coordinator::Proxies::tell(&link, &told, &message).await;
+            let _ = capstan_redis::coordinator::Proxies::send(&link, &told, &message).await;
             let _: &Message = &message;
         }
     }
@@ -288,7 +373,7 @@ impl World {
         let _ = self.store.commit(txn).await;
     }
 
-    /// Looks at the tree as it is: no epoch goes back, and nothing is wrong that was not broken on purpose.
+    /// Checks the current tree: no epoch goes back, and only deliberate damage is found.
     async fn observe(&mut self) {
         let violation = self.net.state().violation.clone();
         assert!(violation.is_none(), "{}", violation.unwrap_or_default());
@@ -311,7 +396,7 @@ impl World {
         self.deeds.moved = self.deeds.moved.max(tree.task_epoch.as_ref().map_or(0, |seen| seen.record.0));
     }
 
-    /// Everything works again.
+    /// Ends all faults.
     async fn peace(&mut self) {
         let mut state = self.net.state();
         state.cut.clear();
@@ -334,7 +419,7 @@ impl World {
         }
     }
 
-    /// Nothing is left to do, and every slot of every cluster is served.
+    /// Waits until nothing is pending, and every slot of every cluster is served.
     async fn rest(&mut self) {
         let end = Instant::now() + REST_WITHIN;
         loop {
@@ -342,7 +427,7 @@ impl World {
             let tree = Tree::read(&self.store).await.unwrap();
             let report = check::check(&tree, 0);
             let unserved = self.unserved(&tree);
-            // A cluster may ask for more nodes than there are.
+            // A cluster may require more nodes than there are.
             let waits =
                 |text: &&String| !text.contains("nodes are to be created") && !text.contains("spread");
             let pending: Vec<&String> = report.pending.iter().filter(waits).collect();

@@ -1,0 +1,8 @@
+//! Tests through the public interface, with real redis-server processes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a test reports")]
+
+mod bad_input;
+mod clients;
+mod faithful;
+mod proxy;

@@ -1,0 +1,97 @@
+//! A node that froze and was replaced: its late replies never count as acknowledgments.
+
+use capstan_redis_proxy::Limits;
+
+use super::{Setup, until};
+
+/// Slots of the first node in a cluster of two; `bar` is there, `foo` on the other.
+const FIRST: &str = "0-8191";
+const SECOND: &str = "8192-16383";
+
+/// Every kind of command that may wait for a node, sent to a frozen one that is then replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_replies_of_a_replaced_node_are_not_delivered() -> anyhow::Result<()> {
+    let setup = Setup::with(2, Limits::default(), "{\"split\":true}").await?;
+    let (old, new) = (setup.nodes[0].address(), setup.nodes[1].address());
+    let mut plain = setup.client()?;
+    assert_eq!(plain.say("SET bar before")?, "+OK\r\n");
+    let mut blocked = setup.client()?;
+    blocked.command(&["BLPOP", "{bar}list", "0"])?;
+    let mut prepared = setup.client()?;
+    assert_eq!(prepared.say("MULTI")?, "+OK\r\n");
+    assert_eq!(prepared.say("SET bar transaction")?, "+QUEUED\r\n");
+    let mut split = setup.client()?;
+    let mut busy = setup.client()?;
+    until("the blocking command is in the node", || {
+        Ok(busy.say("INFO clients")?.contains("blocked_clients:1"))
+    });
+
+    setup.nodes[0].pause()?;
+    plain.command(&["SET", "bar", "late"])?;
+    plain.command(&["SET", "{foo}2", "elsewhere"])?;
+    prepared.command(&["EXEC"])?;
+    split.command(&["MSET", "bar", "late", "foo", "split"])?;
+    // The other node has executed its parts: by then the frozen one has received its own.
+    until("the other node has its part", || Ok(busy.say("GET foo")? == "$5\r\nsplit\r\n"));
+    setup.tell(&format!("NMCTL SETDB 2 NOFLAG db {new} {FIRST} db {new} {SECOND}"))?;
+
+    for (name, wire) in
+        [("SET", &mut plain), ("EXEC", &mut prepared), ("MSET", &mut split), ("BLPOP", &mut blocked)]
+    {
+        let reply = String::from_utf8(wire.reply()?)?;
+        assert!(reply.starts_with("-OUTCOMEUNKNOWN "), "{name}: {reply}");
+        assert!(reply.contains(&old.to_string()), "{name}: {reply}");
+    }
+    assert_eq!(plain.reply()?, b"+OK\r\n", "the command behind it was for another node");
+    assert_eq!(plain.say("GET bar")?, "$-1\r\n", "served by the node that replaced it");
+    setup.nodes[0].resume()?;
+    // Nothing of the old node is delivered any more, and only this test is connected to it.
+    for wire in [&mut plain, &mut prepared, &mut split, &mut blocked] {
+        assert_eq!(wire.say("PING")?, "+PONG\r\n");
+    }
+    let mut node = capstan_testkit::redis::Wire::connect(old)?;
+    until("connections to the old node are closed", || {
+        Ok(node.say("INFO clients")?.contains("connected_clients:1\r\n"))
+    });
+    Ok(())
+}
+
+/// A proxy whose lease expired may have been replaced without a push.
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_after_the_end_of_the_lease_are_not_delivered() -> anyhow::Result<()> {
+    let limits = Limits { hold: std::time::Duration::from_millis(200), ..Limits::default() };
+    let setup = Setup::with(1, limits, "{}").await?;
+    let mut wire = setup.client()?;
+    assert_eq!(wire.say("SET bar before")?, "+OK\r\n");
+    setup.nodes[0].pause()?;
+    setup.tell("NMCTL LEASE c1 1 300")?;
+    wire.command(&["SET", "bar", "late"])?;
+    let mut info = setup.client()?;
+    until("the lease has ended", || Ok(info.say("NMCTL INFO")?.contains("serving:no")));
+    setup.nodes[0].resume()?;
+    let reply = String::from_utf8(wire.reply()?)?;
+    assert!(reply.starts_with("-OUTCOMEUNKNOWN "), "{reply}");
+    setup.tell("NMCTL LEASE c1 1 60000")?;
+    assert_eq!(wire.say("GET bar")?, "$4\r\nlate\r\n", "executed, as the error allows");
+    Ok(())
+}
+
+/// A late renewal costs waiting, not errors.
+#[tokio::test(flavor = "multi_thread")]
+async fn replies_wait_for_a_late_renewal() -> anyhow::Result<()> {
+    let limits = Limits { hold: std::time::Duration::from_secs(20), ..Limits::default() };
+    let setup = Setup::with(1, limits, "{}").await?;
+    let mut wire = setup.client()?;
+    assert_eq!(wire.say("SET bar before")?, "+OK\r\n");
+    setup.nodes[0].pause()?;
+    setup.tell("NMCTL LEASE c1 1 300")?;
+    wire.command(&["SET", "bar", "waited"])?;
+    let mut info = setup.client()?;
+    until("the lease has ended", || Ok(info.say("NMCTL INFO")?.contains("serving:no")));
+    setup.nodes[0].resume()?;
+    let mut node = capstan_testkit::redis::Wire::connect(setup.nodes[0].address())?;
+    until("the node has executed it", || Ok(node.say("GET bar")? == "$6\r\nwaited\r\n"));
+    setup.tell("NMCTL LEASE c1 1 60000")?;
+    assert_eq!(wire.reply()?, b"+OK\r\n");
+    Ok(())
+}
