@@ -1,0 +1,18 @@
+//! The node's side: a broker that registers itself, leads topics and serves clients.
+
+mod admit;
+mod broker;
+mod clients;
+mod letters;
+mod operate;
+mod retention;
+mod schemas;
+mod shelf;
+mod upkeep;
+mod uploads;
+mod watchdog;
+
+pub use broker::{Broker, BrokerOptions};
+pub(crate) use broker::{Inner, progress_at};
+pub(crate) use clients::producer_id;
+pub use shelf::Shelf;

@@ -1,0 +1,578 @@
+//! Which message goes to which consumer, and when again? Pure: messages, acknowledgments and the time go in, deliveries
+//! come out.
+//!
+//! A message that was fetched is *queued*, *in flight* with one consumer, or *held back* until a time; then it is
+//! acknowledged. All of them together are bounded by the window. Nothing leaves it without being acknowledged.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::keyring::{self, Keyring};
+use super::ledger::Ledger;
+use super::message::Message;
+use crate::spec::{BackoffStrategy, FailurePolicy, PoisonPolicy, SubscriptionKind};
+
+/// Messages of a subscription that are fetched and not acknowledged.
+pub(crate) const WINDOW: usize = 1_024;
+/// Messages that one consumer has and has not acknowledged: the size of its stream's buffer.
+pub(crate) const CONSUMER_WINDOW: usize = 256;
+/// Bytes that one consumer has and has not acknowledged; one message always passes.
+const CONSUMER_BYTES: usize = 16 << 20;
+
+/// Messages of a subscription that wait for the time of their delivery. They are not kept in memory, only their offsets;
+/// what was acknowledged behind them is stored in ranges, which this bounds as well.
+const MAX_DELAYED: usize = 10_000;
+
+/// The state of one subscription.
+#[derive(Debug)]
+pub(crate) struct Dispatch {
+    kind: SubscriptionKind,
+    policy: FailurePolicy,
+    /// Messages that consumers may have without an acknowledgment; none: the windows alone bound them.
+    max_unacked: Option<u32>,
+    /// Whether consumers acknowledge; without it a message is done with when it is sent.
+    acknowledged: bool,
+    ledger: Ledger,
+    /// The next offset to fetch.
+    position: u64,
+    queued: VecDeque<Arc<Message>>,
+    flights: BTreeMap<u64, Flight>,
+    held: BTreeMap<u64, Held>,
+    /// Messages that are delivered later, by offset, and when.
+    delayed: BTreeMap<u64, u64>,
+    /// Delayed messages whose time has come: to be fetched again.
+    due: Vec<u64>,
+    /// Messages older than this, in milliseconds, are not delivered any more; zero: all are.
+    ttl: u64,
+    /// Messages that were too old, since they were last asked for.
+    expired: u32,
+    /// When flights time out and held and delayed messages are due, with their offsets.
+    timers: BTreeSet<(u64, u64)>,
+    seats: Vec<Seat>,
+    ring: Keyring,
+    /// Where the next turn begins.
+    turn: usize,
+    /// Messages that were delivered too often and wait to be put aside.
+    poison: Vec<Poison>,
+    pub(crate) redeliveries: u64,
+}
+
+#[derive(Debug)]
+struct Flight {
+    seat: u64,
+    message: Arc<Message>,
+    attempts: u32,
+    deadline: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    message: Arc<Message>,
+    attempts: u32,
+    due: u64,
+}
+
+/// A consumer.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    /// Patterns of the keys that it takes; none: all.
+    pub(crate) filters: Vec<String>,
+    /// It has a stream.
+    pub(crate) attached: bool,
+    in_flight: usize,
+    bytes: usize,
+    /// Its stream took no more; it is tried again when the consumer has read from it.
+    full: bool,
+}
+
+impl Seat {
+    pub(crate) fn new(id: u64, name: String, filters: Vec<String>) -> Seat {
+        Seat { id, name, filters, attached: false, in_flight: 0, bytes: 0, full: false }
+    }
+
+    fn takes(&self, key: &[u8]) -> bool {
+        let text = || String::from_utf8_lossy(key).into_owned();
+        self.filters.is_empty() || self.filters.iter().any(|filter| keyring::matches(filter, &text()))
+    }
+
+    fn has_room(&self) -> bool {
+        let room = self.in_flight < CONSUMER_WINDOW && (self.bytes < CONSUMER_BYTES || self.in_flight == 0);
+        self.attached && !self.full && room
+    }
+}
+
+/// A message for a consumer.
+#[derive(Clone, Debug)]
+pub(crate) struct Delivery {
+    pub(crate) seat: u64,
+    pub(crate) message: Arc<Message>,
+}
+
+/// A message that was delivered too often.
+#[derive(Clone, Debug)]
+pub(crate) struct Poison {
+    pub(crate) message: Arc<Message>,
+    pub(crate) attempts: u32,
+}
+
+impl Dispatch {
+    pub(crate) fn new(
+        kind: SubscriptionKind,
+        policy: FailurePolicy,
+        ledger: Ledger,
+        acknowledged: bool,
+    ) -> Dispatch {
+        Dispatch {
+            kind,
+            policy,
+            max_unacked: None,
+            acknowledged,
+            position: ledger.floor(),
+            ledger,
+            queued: VecDeque::new(),
+            flights: BTreeMap::new(),
+            held: BTreeMap::new(),
+            delayed: BTreeMap::new(),
+            due: Vec::new(),
+            ttl: 0,
+            expired: 0,
+            timers: BTreeSet::new(),
+            seats: Vec::new(),
+            ring: Keyring::default(),
+            turn: 0,
+            poison: Vec::new(),
+            redeliveries: 0,
+        }
+    }
+
+    pub(crate) fn kind(&self) -> SubscriptionKind {
+        self.kind
+    }
+
+    pub(crate) fn set_kind(&mut self, kind: SubscriptionKind) {
+        self.kind = kind;
+    }
+
+    pub(crate) fn policy(&self) -> &FailurePolicy {
+        &self.policy
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: FailurePolicy) {
+        self.policy = policy;
+    }
+
+    pub(crate) fn max_unacked(&self) -> Option<u32> {
+        self.max_unacked
+    }
+
+    /// Bounds what consumers have without an acknowledgment. What they have already stays with them.
+    pub(crate) fn set_max_unacked(&mut self, limit: Option<u32>) {
+        self.max_unacked = limit;
+    }
+
+    fn is_full(&self) -> bool {
+        self.max_unacked
+            .is_some_and(|limit| self.flights.len() >= usize::try_from(limit).unwrap_or(usize::MAX))
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    pub(crate) fn seats(&self) -> &[Seat] {
+        &self.seats
+    }
+
+    /// Adds a consumer, or changes what a known one takes.
+    pub(crate) fn join(&mut self, seat: Seat) {
+        match self.seat(seat.id) {
+            Some(known) => known.filters = seat.filters,
+            None => self.seats.push(seat),
+        }
+    }
+
+    /// A consumer has a stream from now on.
+    pub(crate) fn attach(&mut self, id: u64) {
+        if let Some(seat) = self.seat(id) {
+            (seat.attached, seat.full) = (true, false);
+        }
+        self.spread();
+    }
+
+    /// A consumer is gone: what it has not acknowledged goes to others at once, and does not count as a redelivery.
+    pub(crate) fn leave(&mut self, id: u64, now: u64) {
+        self.seats.retain(|seat| seat.id != id);
+        let lost: Vec<u64> =
+            self.flights.iter().filter(|(_, flight)| flight.seat == id).map(|(offset, _)| *offset).collect();
+        for offset in lost {
+            if let Some(flight) = self.land(offset) {
+                self.hold(flight.message, flight.attempts, now);
+            }
+        }
+        self.spread();
+    }
+
+    fn spread(&mut self) {
+        self.ring = Keyring::of(self.seats.iter().filter(|seat| seat.attached).map(|seat| seat.id));
+    }
+
+    fn seat(&mut self, id: u64) -> Option<&mut Seat> {
+        self.seats.iter_mut().find(|seat| seat.id == id)
+    }
+
+    /// How many more messages may be fetched.
+    pub(crate) fn room(&self) -> usize {
+        if !self.seats.iter().any(|seat| seat.attached) || self.delayed.len() >= MAX_DELAYED {
+            return 0;
+        }
+        WINDOW.saturating_sub(self.queued.len() + self.flights.len() + self.held.len() + self.poison.len())
+    }
+
+    /// Takes consecutive messages from the position on.
+    pub(crate) fn offer(&mut self, messages: Vec<Arc<Message>>, now: u64) {
+        for message in messages {
+            self.position = message.offset + 1;
+            if self.ledger.has(message.offset) {
+                continue;
+            }
+            if self.is_expired(&message, now) {
+                self.expire_one(message.offset);
+                continue;
+            }
+            match message.record.deliver_at {
+                later if later > now && self.acknowledged => self.delay(message.offset, later),
+                later if later > now => self.hold(message, 0, later),
+                _ => self.queued.push_back(message),
+            }
+        }
+    }
+
+    fn delay(&mut self, offset: u64, due: u64) {
+        self.timers.insert((due, offset));
+        self.delayed.insert(offset, due);
+    }
+
+    /// Delayed messages whose time has come. Each is to be given back ([`Dispatch::ripe`]) or delayed again.
+    pub(crate) fn take_due(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.due)
+    }
+
+    /// A delayed message, fetched when its time had come.
+    pub(crate) fn ripe(&mut self, message: Arc<Message>, now: u64) {
+        if !self.ledger.has(message.offset) {
+            self.hold(message, 0, now);
+        }
+    }
+
+    /// A delayed message that could not be fetched.
+    pub(crate) fn delay_again(&mut self, offset: u64, due: u64) {
+        if offset < self.position && !self.ledger.has(offset) {
+            self.delay(offset, due);
+        }
+    }
+
+    fn is_expired(&self, message: &Message, now: u64) -> bool {
+        self.ttl > 0 && message.append_time.saturating_add(self.ttl) <= now
+    }
+
+    fn expire_one(&mut self, offset: u64) {
+        self.ledger.acknowledge(offset);
+        self.expired += 1;
+    }
+
+    /// Gives up messages that are too old and not on their way to a consumer.
+    pub(crate) fn expire(&mut self, ttl: u64, now: u64) {
+        self.ttl = ttl;
+        if ttl == 0 {
+            return;
+        }
+        // Times do not fall along a topic.
+        while let Some(oldest) = self.queued.front().map(|message| message.offset)
+            && self.queued.front().is_some_and(|message| self.is_expired(message, now))
+        {
+            self.queued.pop_front();
+            self.expire_one(oldest);
+        }
+        let held: Vec<u64> = self
+            .held
+            .iter()
+            .filter(|(_, held)| self.is_expired(&held.message, now))
+            .map(|(offset, _)| *offset)
+            .collect();
+        for offset in held {
+            self.drop_held(offset);
+            self.expire_one(offset);
+        }
+    }
+
+    /// How many messages were too old since the last call.
+    pub(crate) fn take_expired(&mut self) -> u32 {
+        std::mem::take(&mut self.expired)
+    }
+
+    /// Messages before this offset are gone: they count as acknowledged.
+    pub(crate) fn skip_to(&mut self, offset: u64) {
+        self.position = self.position.max(offset);
+        self.ledger.raise(offset);
+    }
+
+    /// Begins anew at an offset. What is in flight is forgotten.
+    pub(crate) fn seek(&mut self, offset: u64) {
+        self.ledger = Ledger::new(offset, BTreeMap::new());
+        self.position = offset;
+        self.queued.clear();
+        self.flights.clear();
+        self.held.clear();
+        self.delayed.clear();
+        self.due.clear();
+        self.timers.clear();
+        self.poison.clear();
+        for seat in &mut self.seats {
+            (seat.in_flight, seat.bytes, seat.full) = (0, 0, false);
+        }
+    }
+
+    /// Acknowledges a message that was delivered, also late; whether it was new.
+    pub(crate) fn acknowledge(&mut self, offset: u64) -> bool {
+        if offset >= self.position {
+            return false;
+        }
+        if let Some(due) = self.delayed.remove(&offset) {
+            self.timers.remove(&(due, offset));
+        }
+        let out = self.land(offset).is_some() || self.drop_held(offset).is_some();
+        if !out && let Some(at) = self.queued.iter().position(|message| message.offset == offset) {
+            self.queued.remove(at);
+        }
+        self.ledger.acknowledge(offset)
+    }
+
+    /// Has a message delivered again, after a pause.
+    pub(crate) fn refuse(&mut self, offset: u64, delay: Option<u64>, now: u64) {
+        if let Some(flight) = self.land(offset) {
+            self.again(flight, delay, now);
+        }
+    }
+
+    /// Flights whose time is up are delivered again.
+    pub(crate) fn time_out(&mut self, now: u64) {
+        while let Some((due, offset)) = self.timers.first().copied()
+            && due <= now
+        {
+            match self.flights.get(&offset) {
+                Some(flight) if flight.deadline == due => {
+                    if let Some(flight) = self.land(offset) {
+                        self.again(flight, None, now);
+                    }
+                }
+                // A held message that is due waits for a consumer, not for the clock.
+                Some(_) | None => {
+                    self.timers.remove(&(due, offset));
+                    if self.delayed.get(&offset) == Some(&due) {
+                        self.delayed.remove(&offset);
+                        self.due.push(offset);
+                    }
+                }
+            }
+        }
+    }
+
+    fn again(&mut self, flight: Flight, delay: Option<u64>, now: u64) {
+        let attempts = flight.attempts + 1;
+        let limit = self.policy.max_redelivery_count;
+        if limit > 0 && attempts > limit {
+            self.poison.push(Poison { message: flight.message, attempts });
+            return;
+        }
+        self.redeliveries += 1;
+        let pause = self.pause(attempts).max(delay.unwrap_or_default());
+        self.hold(flight.message, attempts, now + pause.min(self.policy.max_redelivery_delay_ms));
+    }
+
+    fn pause(&self, attempts: u32) -> u64 {
+        let base = self.policy.base_redelivery_delay_ms;
+        match self.policy.backoff {
+            BackoffStrategy::Fixed => base,
+            BackoffStrategy::Exponential => base.saturating_mul(1 << (attempts - 1).min(20)),
+        }
+    }
+
+    /// Messages that were delivered too often and are to be put aside. Blocked ones stay.
+    pub(crate) fn take_poison(&mut self) -> Vec<Poison> {
+        match self.policy.poison {
+            PoisonPolicy::Block => Vec::new(),
+            PoisonPolicy::Drop => {
+                for poison in std::mem::take(&mut self.poison) {
+                    tracing::warn!(
+                        offset = poison.message.offset,
+                        "message was delivered too often and is dropped"
+                    );
+                    self.ledger.acknowledge(poison.message.offset);
+                }
+                Vec::new()
+            }
+            PoisonPolicy::DeadLetter => std::mem::take(&mut self.poison),
+        }
+    }
+
+    /// A message was put aside.
+    pub(crate) fn put_aside(&mut self, offset: u64) {
+        self.ledger.acknowledge(offset);
+    }
+
+    /// A message could not be put aside yet: it stays until it can.
+    pub(crate) fn keep_poison(&mut self, poison: Poison) {
+        self.poison.push(poison);
+    }
+
+    fn hold(&mut self, message: Arc<Message>, attempts: u32, due: u64) {
+        self.timers.insert((due, message.offset));
+        self.held.insert(message.offset, Held { message, attempts, due });
+    }
+
+    fn drop_held(&mut self, offset: u64) -> Option<Held> {
+        let held = self.held.remove(&offset)?;
+        self.timers.remove(&(held.due, offset));
+        Some(held)
+    }
+
+    /// Takes a message out of flight.
+    fn land(&mut self, offset: u64) -> Option<Flight> {
+        let flight = self.flights.remove(&offset)?;
+        self.timers.remove(&(flight.deadline, offset));
+        let size = flight.message.record.size();
+        if let Some(seat) = self.seat(flight.seat) {
+            seat.in_flight -= 1;
+            seat.bytes -= size;
+        }
+        Some(flight)
+    }
+
+    /// The next delivery, if a message and a consumer for it are there. It counts as in flight from now on.
+    pub(crate) fn next(&mut self, now: u64) -> Option<Delivery> {
+        if self.is_full() {
+            return None;
+        }
+        match self.kind {
+            SubscriptionKind::KeyShared => self.next_by_key(now),
+            SubscriptionKind::Exclusive | SubscriptionKind::Shared | SubscriptionKind::Failover => {
+                let seat = self.ready_seat()?;
+                let due = self.held.iter().find(|(_, held)| held.due <= now).map(|(offset, _)| *offset);
+                if let Some(held) = due.and_then(|offset| self.drop_held(offset)) {
+                    return Some(self.launch(seat, held.message, held.attempts, now));
+                }
+                let message = self.queued.pop_front()?;
+                Some(self.launch(seat, message, 0, now))
+            }
+        }
+    }
+
+    fn ready_seat(&mut self) -> Option<u64> {
+        match self.kind {
+            SubscriptionKind::Shared => {
+                let seats = self.seats.len();
+                let at = (0..seats)
+                    .map(|step| (self.turn + step) % seats)
+                    .find(|at| self.seats[*at].has_room())?;
+                self.turn = at + 1;
+                Some(self.seats[at].id)
+            }
+            // The first with a stream is the active one.
+            SubscriptionKind::Exclusive | SubscriptionKind::Failover | SubscriptionKind::KeyShared => self
+                .seats
+                .iter()
+                .find(|seat| seat.attached)
+                .filter(|seat| seat.has_room())
+                .map(|seat| seat.id),
+        }
+    }
+
+    /// One message of a key at a time, in the order of the offsets.
+    fn next_by_key(&mut self, now: u64) -> Option<Delivery> {
+        let mut busy: HashSet<&[u8]> =
+            self.flights.values().map(|flight| flight.message.record.ordering_key()).collect();
+        busy.extend(self.poison.iter().map(|poison| poison.message.record.ordering_key()));
+        let held = self.held.iter().map(|(offset, held)| (*offset, &held.message, held.due <= now));
+        let queued = self.queued.iter().map(|message| (message.offset, message, true));
+        let mut open: Vec<_> = held.chain(queued).collect();
+        open.sort_unstable_by_key(|(offset, ..)| *offset);
+        let mut chosen = None;
+        for (offset, message, is_due) in open {
+            let key = message.record.ordering_key();
+            if busy.insert(key)
+                && is_due
+                && let Some(seat) = self.seat_of(key)
+            {
+                chosen = Some((offset, seat));
+                break;
+            }
+        }
+        let (offset, seat) = chosen?;
+        if let Some(held) = self.drop_held(offset) {
+            return Some(self.launch(seat, held.message, held.attempts, now));
+        }
+        let at = self.queued.iter().position(|message| message.offset == offset)?;
+        let message = self.queued.remove(at)?;
+        Some(self.launch(seat, message, 0, now))
+    }
+
+    fn seat_of(&self, key: &[u8]) -> Option<u64> {
+        let find = |id: u64| self.seats.iter().find(|seat| seat.id == id);
+        let owner = self.ring.owner(key, |id| find(id).is_some_and(|seat| seat.takes(key)))?;
+        find(owner).filter(|seat| seat.has_room()).map(|seat| seat.id)
+    }
+
+    fn launch(&mut self, id: u64, message: Arc<Message>, attempts: u32, now: u64) -> Delivery {
+        if !self.acknowledged {
+            self.ledger.acknowledge(message.offset);
+            return Delivery { seat: id, message };
+        }
+        let (size, deadline) = (message.record.size(), now + self.policy.ack_timeout_ms);
+        if let Some(seat) = self.seat(id) {
+            seat.in_flight += 1;
+            seat.bytes += size;
+        }
+        self.timers.insert((deadline, message.offset));
+        let flight = Flight { seat: id, message: message.clone(), attempts, deadline };
+        self.flights.insert(message.offset, flight);
+        Delivery { seat: id, message }
+    }
+
+    /// A delivery did not fit into the consumer's stream: it is due again, and the consumer is left alone until it has
+    /// read something ([`Dispatch::made_room`]) or has another stream. Acknowledgments do not tell: what fills the stream
+    /// may have timed out and be in flight no longer.
+    pub(crate) fn undelivered(&mut self, delivery: &Delivery, now: u64) {
+        match self.land(delivery.message.offset) {
+            Some(flight) => self.hold(flight.message, flight.attempts, now),
+            None => self.queued.push_front(delivery.message.clone()),
+        }
+        if let Some(seat) = self.seat(delivery.seat) {
+            seat.full = true;
+        }
+    }
+
+    /// A consumer has read from a stream that was full.
+    pub(crate) fn made_room(&mut self, id: u64) {
+        if let Some(seat) = self.seat(id) {
+            seat.full = false;
+        }
+    }
+
+    /// When something is due that is not yet.
+    pub(crate) fn next_due(&self, now: u64) -> Option<u64> {
+        self.timers.range((now + 1, 0)..).next().map(|(due, _)| *due)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,16 @@
+//! The broker from outside: clients on the wire, the metadata tree, brokers that come and go.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic in a test is a failed test")]
+
+mod abuse;
+mod admin;
+mod cluster;
+mod danube;
+mod delivery;
+mod document;
+mod metadata;
+mod moves;
+mod power;
+mod publish;
+mod retention;
+mod tiers;
