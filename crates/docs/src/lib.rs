@@ -1,5 +1,36 @@
-//! Service 3, **not here yet**: a replicated document store.
+//! Service 3: a replicated document store.
 //!
-//! It will hold the HTTP front, queries, storage by tokens with three copies on top of the replicated log, and the
-//! balancer that takes nodes in and out in batches. It may not know the other services. Until then this crate is empty
-//! on purpose: nothing depends on it, and the command line has no word for it.
+//! Documents are split over tokens by the first hex digits of their ids. A token is a log with a state machine: its
+//! primary evaluates writes and appends what they change; every holder applies the same changes to its engine, with the
+//! log's offset in the same atomic batch. This crate may not know the other services.
+//!
+//! Read first: [`language::Filter`] (what a query is), `data/copy.rs` (how one token lives on a node),
+//! [`node::Node`] (what a daemon starts).
+
+pub mod keys;
+pub mod spec;
+pub mod status;
+
+pub mod error;
+
+pub mod id;
+pub mod language;
+pub mod storage;
+
+pub mod decide;
+
+mod data;
+mod guarded;
+mod jobs;
+mod queue;
+mod report;
+mod router;
+
+pub mod node;
+
+pub mod api;
+pub mod check;
+
+pub use error::DocsError;
+pub use id::Token;
+pub use node::{Node, NodeOptions, Prepared};

@@ -1,0 +1,127 @@
+//! What a request asks for: its filter, its options, its body.
+
+use axum::body::{Body, to_bytes};
+use bson::{Bson, Document};
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::{Call, MAX_BODY};
+use crate::api::documents::FindOptions;
+use crate::error::DocsError;
+use crate::language::from_json;
+use crate::language::json::object_from_json;
+use crate::language::query_string::decode;
+use crate::router::Concern;
+
+impl Call<'_> {
+    /// A filter: an object in brackets, or JSON text.
+    pub(super) fn filter(&self, name: &str) -> Result<Document, DocsError> {
+        match self.query.get(name) {
+            None => Ok(Document::new()),
+            Some(Bson::Document(filter)) => Ok(filter.clone()),
+            Some(Bson::Symbol(text)) if text.is_empty() => Ok(Document::new()),
+            Some(Bson::Symbol(text)) => {
+                let value = serde_json::from_str(text)
+                    .map_err(|error| DocsError::refused(format!("{name} is not valid JSON: {error}")))?;
+                Ok(object_from_json(value, name)?)
+            }
+            Some(_) => Err(DocsError::refused(format!("{name} is not an object"))),
+        }
+    }
+
+    pub(super) fn options(&self) -> Result<FindOptions, DocsError> {
+        let given = match self.query.get("options") {
+            None => Document::new(),
+            Some(Bson::Document(options)) => options.clone(),
+            Some(Bson::Symbol(text)) if text.is_empty() => Document::new(),
+            Some(Bson::Symbol(_)) => self.filter("options")?,
+            Some(_) => return Err(DocsError::refused("options is not an object")),
+        };
+        let number = |name: &str| match given.get(name) {
+            None => Ok(None),
+            Some(value) => {
+                let parsed = text_of(Some(value)).and_then(|text| text.parse::<usize>().ok());
+                parsed.map(Some).ok_or_else(|| DocsError::refused(format!("option {name} is a whole number")))
+            }
+        };
+        let flag = |name: &str| text_of(given.get(name)).is_some_and(|text| text == "true" || text == "1");
+        let sort = match given.get("sort") {
+            None => None,
+            Some(Bson::Document(sort)) => Some(sort.clone()),
+            Some(Bson::Symbol(text) | Bson::String(text)) => {
+                let value = serde_json::from_str(text)
+                    .map_err(|error| DocsError::refused(format!("sort is not valid JSON: {error}")))?;
+                Some(object_from_json(value, "sort")?)
+            }
+            Some(_) => return Err(DocsError::refused("sort is not an object")),
+        };
+        let after = text_of(given.get("cursor")).filter(|text| !text.is_empty()).map(|text| {
+            serde_json::from_str(&text)
+                .ok()
+                .and_then(|value| from_json(value).ok())
+                .unwrap_or(Bson::String(text))
+        });
+        Ok(FindOptions {
+            limit: number("limit")?,
+            skip: number("skip")?.unwrap_or(0),
+            one: flag("one"),
+            ids_only: flag("idsOnly"),
+            sort: sort.filter(|sort| !sort.is_empty()),
+            projection: self.query.get("projection").cloned(),
+            after,
+            available: text_of(given.get("readConcern")).as_deref() == Some("available"),
+        })
+    }
+
+    pub(super) fn concern(&self) -> Concern {
+        match self.options() {
+            Ok(options) if options.available => Concern::Available,
+            Ok(_) | Err(_) => Concern::Linearizable,
+        }
+    }
+}
+
+pub(super) fn decode_segment(part: &str) -> Result<String, DocsError> {
+    // A plus sign is a blank in a query only.
+    Ok(decode(&part.replace('+', "%2B"))?)
+}
+
+pub(super) fn text_of(value: Option<&Bson>) -> Option<String> {
+    match value? {
+        Bson::Symbol(text) | Bson::String(text) => Some(text.clone()),
+        Bson::Boolean(flag) => Some(flag.to_string()),
+        Bson::Int32(number) => Some(number.to_string()),
+        Bson::Int64(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+pub(super) async fn read_body(body: Body, limit: usize) -> Result<Bytes, DocsError> {
+    to_bytes(body, limit)
+        .await
+        .map_err(|_| DocsError::TooLarge(format!("the body was cut off or has more than {limit} bytes")))
+}
+
+pub(super) async fn read_json(body: Body) -> Result<Value, DocsError> {
+    parse_json(&read_body(body, MAX_BODY).await?)
+}
+
+pub(super) fn parse_json(body: &[u8]) -> Result<Value, DocsError> {
+    serde_json::from_slice(body)
+        .map_err(|error| DocsError::refused(format!("the body is not valid JSON: {error}")))
+}
+
+pub(super) fn primary_key(options: Option<&Value>) -> Result<Vec<String>, DocsError> {
+    let refuse = || DocsError::refused("primaryKey is a list of field names");
+    let key = match options.and_then(|options| options.get("primaryKey")) {
+        None | Some(Value::Null) => return Ok(vec!["_id".to_owned()]),
+        Some(Value::String(field)) => vec![field.clone()],
+        Some(Value::Array(fields)) => fields
+            .iter()
+            .map(|field| field.as_str().map(str::to_owned))
+            .collect::<Option<_>>()
+            .ok_or_else(refuse)?,
+        Some(_) => return Err(refuse()),
+    };
+    Ok(if key.is_empty() { vec!["_id".to_owned()] } else { key })
+}

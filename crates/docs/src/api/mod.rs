@@ -1,0 +1,29 @@
+//! What clients, the command line and operators call.
+//!
+//! - `http.rs`: the routes. `answer.rs`: what an answer looks like. `access.rs`: who may do what.
+//! - `catalogue.rs`: databases, collections and indexes. `documents.rs`: what is done with documents.
+//! - `unique.rs`: values that only one document may have. `attachments.rs`: files of a document.
+//! - `backup.rs`: saves everything to a directory and puts it back.
+//! - `admin.rs`: access keys and users. `nodes.rs`: nodes and moves. `client.rs`: the way of the command line to a node.
+
+mod access;
+mod admin;
+mod answer;
+mod attachments;
+mod backup;
+mod catalogue;
+mod client;
+mod demo;
+mod documents;
+mod http;
+pub(crate) mod nodes;
+mod unique;
+
+pub use admin::{KeyMade, KeyScope, Keys};
+pub use backup::{Manifest, back_up, restore};
+pub use catalogue::Catalogue;
+pub use client::{Client, Event};
+pub use demo::create_demo;
+pub(crate) use documents::Documents;
+pub use http::router;
+pub use nodes::{MoveLine, NodeLine, Nodes};

@@ -1,0 +1,398 @@
+//! One token on this node: it applies the log to the engine, and evaluates writes while it leads.
+//!
+//! One task owns a copy. While it leads, it takes commands in batches: evaluates them one after the other on what is
+//! applied, appends their changes in its epoch, and answers when they are committed and applied. Commands are not
+//! evaluated on anything that may yet be undone: if the fate of an append is open, the task waits until it is known.
+
+mod lead;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use capstan_log::{Log, LogError, Offset, Standing, StateMachine as _};
+use capstan_meta::OwnedTask;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::command::{Changed, Command, Read, Reply, Target, Write};
+use super::entry;
+use super::find::{digest, read};
+use super::machine::Machine;
+use super::state::{Collection, TokenView, parse};
+use crate::error::DocsError;
+use crate::id::Token;
+use crate::language::text_of_key;
+use crate::spec::CollectionId;
+use crate::storage::{Change, Engine, layout, layout::Applied};
+
+/// Commands that wait for one token; more are refused as busy.
+const QUEUE: usize = 1_024;
+/// Bytes of log entries that are read at a time.
+const READ_BYTES: usize = 1024 * 1024;
+/// How long a read waits until its copy has applied everything that was acknowledged.
+const APPLY_WITHIN: Duration = Duration::from_secs(5);
+/// How long a request for changes waits for news.
+const NEWS_WITHIN: Duration = Duration::from_secs(1);
+/// Bytes of log entries that one request for changes looks at.
+const CHANGES_BYTES: usize = 256 * 1024;
+/// Pause after an error that may pass.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Bytes that are applied before the log is shortened.
+const SHORTEN_BYTES: usize = 64 * 1024 * 1024;
+/// Entries that stay in the log, for holders that are a little behind.
+const KEEP_ENTRIES: u64 = 20_000;
+
+/// The first offset that can have data: the entry before it begins the log's first epoch.
+const FIRST_DATA: Offset = Offset(1);
+
+/// The data of a token on this node, and how far it was applied.
+pub(crate) struct Data {
+    pub(super) token: Token,
+    pub(super) engine: Arc<dyn Engine>,
+    /// One change of the data at a time.
+    alone: Mutex<()>,
+    applied: watch::Sender<Applied>,
+}
+
+impl Data {
+    pub(crate) fn open(token: Token, engine: Arc<dyn Engine>) -> Result<Data, DocsError> {
+        let record = engine.get(&Applied::key(token))?;
+        let applied = record.as_deref().map(Applied::decode).transpose()?.unwrap_or_default();
+        Ok(Data { token, engine, alone: Mutex::new(()), applied: watch::Sender::new(applied) })
+    }
+
+    pub(super) fn applied(&self) -> Applied {
+        *self.applied.borrow()
+    }
+
+    /// What is applied now. A copy that is replaced meanwhile is looked at again.
+    pub(super) fn view(&self) -> TokenView {
+        loop {
+            let generation = self.applied().generation;
+            let view = TokenView::new(&*self.engine, self.token, generation);
+            if self.applied().generation == generation {
+                return view;
+            }
+        }
+    }
+
+    /// Applies what was read from one offset up to another. What was applied before is left out.
+    pub(super) fn apply(&self, from: u64, entries: &[(u64, Bytes)], next: u64) -> Result<(), DocsError> {
+        let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        let applied = self.applied();
+        if next <= applied.next {
+            return Ok(());
+        }
+        if from > applied.next {
+            let have = applied.next;
+            return Err(DocsError::Broken(format!(
+                "token {}: entries {have} to {from} are missing",
+                self.token
+            )));
+        }
+        let prefix = layout::copy_prefix(self.token, applied.generation);
+        let mut changes = Vec::new();
+        for (offset, bytes) in entries.iter().filter(|(offset, _)| *offset >= applied.next) {
+            let decoded = entry::decode(bytes.clone())?;
+            // The engine deletes ranges before it puts: what was put by earlier entries must be there by then.
+            let has_range = decoded.iter().any(|change| matches!(change, Change::DeletePrefix(_)));
+            if has_range {
+                self.write(std::mem::take(&mut changes), Applied { next: *offset, ..applied })?;
+            }
+            changes.extend(decoded.into_iter().map(|change| prefixed(&prefix, change)));
+            if has_range {
+                self.write(std::mem::take(&mut changes), Applied { next: *offset + 1, ..applied })?;
+            }
+        }
+        let applied = Applied { next, ..applied };
+        self.write(changes, applied)?;
+        self.applied.send_replace(applied);
+        Ok(())
+    }
+
+    fn write(&self, mut changes: Vec<Change>, applied: Applied) -> Result<(), DocsError> {
+        changes.push(Change::Put(Applied::key(self.token), applied.encode()));
+        Ok(self.engine.write(changes)?)
+    }
+
+    /// Makes another copy of the data the one that counts.
+    pub(super) fn replace(&self, next: u64, generation: u32) -> Result<(), DocsError> {
+        let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.applied();
+        let applied = Applied { next, generation };
+        self.write(Vec::new(), applied)?;
+        self.engine.sync()?;
+        self.applied.send_replace(applied);
+        let old = layout::copy_prefix(self.token, before.generation);
+        Ok(self.engine.write(vec![Change::DeletePrefix(old.into())])?)
+    }
+
+    /// Deletes everything that this node has of the token.
+    pub(crate) fn discard(&self) -> Result<(), DocsError> {
+        let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = self.applied().generation;
+        let old = layout::copy_prefix(self.token, generation);
+        // The record goes first: without it the data counts for nothing.
+        let fresh = Applied { next: 0, generation: generation + 1 };
+        self.write(Vec::new(), fresh)?;
+        self.applied.send_replace(fresh);
+        Ok(self.engine.write(vec![Change::DeletePrefix(old.into())])?)
+    }
+}
+
+fn prefixed(prefix: &[u8], change: Change) -> Change {
+    let full = |key: Bytes| Bytes::from([prefix, &key].concat());
+    match change {
+        Change::Put(key, value) => Change::Put(full(key), value),
+        Change::Delete(key) => Change::Delete(full(key)),
+        Change::DeletePrefix(key) => Change::DeletePrefix(full(key)),
+    }
+}
+
+/// What a change of a key means for the documents of a collection.
+fn changed(collection: CollectionId, offset: u64, change: &Change) -> Result<Option<Changed>, DocsError> {
+    let offset = i64::try_from(offset).unwrap_or(i64::MAX);
+    let is_document = |key: &[u8]| matches!(layout::split(key), Some((b'd', id, _)) if id == collection);
+    Ok(match change {
+        Change::Put(key, value) if is_document(key) => {
+            let document: bson::Document = parse(value)?;
+            let id = document.get("_id").cloned();
+            Some(Changed { offset, document: Some(document), id })
+        }
+        Change::Delete(key) if is_document(key) => {
+            let id = layout::split(key).and_then(|(_, _, rest)| text_of_key(rest));
+            Some(Changed { offset, document: None, id })
+        }
+        Change::DeletePrefix(key) if is_document(key) => Some(Changed { offset, document: None, id: None }),
+        Change::Put(..) | Change::Delete(_) | Change::DeletePrefix(_) => None,
+    })
+}
+
+/// A write that waits for its evaluation.
+struct Job {
+    target: Target,
+    write: Write,
+    reply: oneshot::Sender<Result<Reply, DocsError>>,
+}
+
+/// A token that is open on this node.
+#[derive(Clone)]
+pub(crate) struct Copy {
+    data: Arc<Data>,
+    log: Log,
+    jobs: mpsc::Sender<Job>,
+    _task: Arc<OwnedTask>,
+}
+
+impl Copy {
+    pub(crate) fn start(data: Arc<Data>, log: Log) -> Copy {
+        let (jobs, queue) = mpsc::channel(QUEUE);
+        let standing = log.standing();
+        let worker = Worker { data: data.clone(), log: log.clone(), standing, queue, unsaved: 0 };
+        Copy { data, log, jobs, _task: Arc::new(OwnedTask::spawn(worker.run())) }
+    }
+
+    pub(crate) fn is_leading(&self) -> bool {
+        matches!(*self.log.standing().borrow(), Standing::Leading { .. })
+    }
+
+    /// Carries out a command as the primary.
+    pub(crate) async fn carry_out(&self, command: Command) -> Result<Reply, DocsError> {
+        match command {
+            Command::Write(target, write) => self.write(target, write).await,
+            Command::Read(target, what) => {
+                self.wait_until_current().await?;
+                self.look(target, what).await
+            }
+            Command::Digest => self.digest().await,
+            Command::Changes { collection, from } => self.changes(collection, from).await,
+            Command::Position {} => Ok(Reply::Count(i64::try_from(self.position()).unwrap_or(i64::MAX))),
+        }
+    }
+
+    /// Whether an index of some collection is not complete yet.
+    pub(crate) fn is_building(&self) -> bool {
+        let view = self.data.view();
+        let collections = view.prefixed(layout::COLLECTIONS.to_vec()).filter_map(Result::ok);
+        let mut known = collections.filter_map(|(_, value)| parse::<Collection>(&value).ok());
+        known.any(|collection| collection.building().is_some())
+    }
+
+    /// Makes nodes that have nothing of the token begin with a snapshot, if this copy leads: the log sends one to every
+    /// copy that lacks a dropped entry, and the first entry of a log has no data. True once it is so.
+    pub(crate) async fn prefer_snapshots(&self) -> bool {
+        if let Err(error) = self.log.truncate_before(FIRST_DATA).await {
+            tracing::debug!(token = %self.data.token, %error, "the first entry was not dropped; trying again");
+            return false;
+        }
+        self.log.status().await.is_ok_and(|status| status.start >= FIRST_DATA)
+    }
+
+    /// The first offset of the log that was not applied here.
+    pub(crate) fn position(&self) -> u64 {
+        self.data.applied().next
+    }
+
+    /// What changed in a collection from an offset on, as soon as there is something, or after a while.
+    async fn changes(&self, collection: CollectionId, from: i64) -> Result<Reply, DocsError> {
+        let from = u64::try_from(from).map_err(|_| DocsError::refused("an offset is not negative"))?;
+        let from = from.max(FIRST_DATA.0);
+        if self.log.status().await?.start.0 > from {
+            return Err(DocsError::Gone("these changes are not kept any more; begin anew".to_owned()));
+        }
+        let mut tail = self.log.tail(Offset(from));
+        let entries = match tokio::time::timeout(NEWS_WITHIN, tail.next(CHANGES_BYTES)).await {
+            Ok(entries) => entries?,
+            Err(_) => Vec::new(),
+        };
+        let mut changes = Vec::new();
+        for found in &entries {
+            for change in entry::decode(found.data.clone())? {
+                changes.extend(changed(collection, found.offset.0, &change)?);
+            }
+        }
+        let next = i64::try_from(tail.position().0.max(from)).unwrap_or(i64::MAX);
+        Ok(Reply::Changes { changes, next })
+    }
+
+    /// Everything that the token has at one moment after everything that was acknowledged, as a stream of pairs.
+    pub(crate) async fn dump(&self) -> Result<capstan_log::Snapshot, DocsError> {
+        self.wait_until_current().await?;
+        let dumped = Machine::direct(Arc::clone(&self.data)).snapshot(self.log.name(), Offset(0));
+        dumped.map_err(|error| DocsError::Broken(error.to_string()))
+    }
+
+    async fn write(&self, target: Target, write: Write) -> Result<Reply, DocsError> {
+        let (reply, answer) = oneshot::channel();
+        let busy = |_| DocsError::Busy(format!("too many writes wait for token {}", self.data.token));
+        self.jobs.try_send(Job { target, write, reply }).map_err(busy)?;
+        let gone = |_| DocsError::Unknown(format!("token {} was closed on this node", self.data.token));
+        answer.await.map_err(gone)?
+    }
+
+    /// Waits until everything that was acknowledged before this call is applied here; on the primary only.
+    async fn wait_until_current(&self) -> Result<(), DocsError> {
+        let index = self.log.read_index().await?;
+        let mut applied = self.data.applied.subscribe();
+        let reached = applied.wait_for(|applied| applied.next >= index.0);
+        match tokio::time::timeout(APPLY_WITHIN, reached).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => {
+                Err(DocsError::Busy(format!("token {} is behind its log", self.data.token)))
+            }
+        }
+    }
+
+    /// Reads what is applied here, however old it is.
+    pub(crate) async fn look(&self, target: Target, what: Read) -> Result<Reply, DocsError> {
+        let view = self.data.view();
+        match what {
+            Read::Get(_) | Read::Chunk { .. } | Read::Reservation { .. } => read(&view, &target, &what),
+            Read::Find(_) | Read::Count(_) | Read::Group { .. } => {
+                let found = tokio::task::spawn_blocking(move || read(&view, &target, &what)).await;
+                found.map_err(|error| DocsError::Broken(error.to_string()))?
+            }
+        }
+    }
+
+    /// Count and digest of what is applied here, on any holder.
+    async fn digest(&self) -> Result<Reply, DocsError> {
+        let (applied, view) = (self.data.applied(), self.data.view());
+        let found = tokio::task::spawn_blocking(move || digest(&view)).await;
+        let (documents, digest) = found.map_err(|error| DocsError::Broken(error.to_string()))??;
+        Ok(Reply::Digest { documents, digest, applied: i64::try_from(applied.next).unwrap_or(i64::MAX) })
+    }
+}
+
+/// The task of a copy.
+struct Worker {
+    data: Arc<Data>,
+    log: Log,
+    standing: watch::Receiver<Standing>,
+    queue: mpsc::Receiver<Job>,
+    /// Bytes that were applied since the log was shortened.
+    unsaved: usize,
+}
+
+impl Worker {
+    async fn run(mut self) {
+        loop {
+            let standing = self.standing.borrow_and_update().clone();
+            match standing {
+                Standing::Leading { epoch, begun } => self.lead(epoch, begun).await,
+                Standing::Following { .. } | Standing::Out => self.follow().await,
+            }
+            if self.standing.has_changed().is_err() || self.queue.is_closed() {
+                return;
+            }
+        }
+    }
+
+    /// Applies what is committed until this copy stands differently.
+    async fn follow(&mut self) {
+        let mut tail = self.log.tail(Offset(self.data.applied().next));
+        loop {
+            let from = tail.position();
+            tokio::select! {
+                changed = self.standing.changed() => {
+                    if changed.is_err() { tokio::time::sleep(PAUSE).await; }
+                    return;
+                }
+                job = self.queue.recv() => match job {
+                    Some(job) => drop(job.reply.send(Err(self.not_primary()))),
+                    None => return,
+                },
+                entries = tail.next(READ_BYTES) => match entries {
+                    Ok(entries) => {
+                        let entries: Vec<_> = entries.into_iter().map(|e| (e.offset.0, e.data)).collect();
+                        self.apply(from.0, &entries, tail.position().0).await;
+                    }
+                    Err(error) => {
+                        if !matches!(error, LogError::Closed(_)) {
+                            tracing::debug!(token = %self.data.token, %error, "cannot follow the log; trying again");
+                        }
+                        tokio::time::sleep(PAUSE).await;
+                        // A snapshot may have been installed meanwhile.
+                        tail = self.log.tail(Offset(self.data.applied().next));
+                    }
+                },
+            }
+        }
+    }
+
+    async fn apply(&mut self, from: u64, entries: &[(u64, Bytes)], next: u64) -> bool {
+        if let Err(error) = self.data.apply(from, entries, next) {
+            tracing::error!(token = %self.data.token, %error, "log entries cannot be applied; trying again");
+            tokio::time::sleep(PAUSE).await;
+            return false;
+        }
+        self.unsaved += entries.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+        if self.unsaved > SHORTEN_BYTES {
+            self.unsaved = 0;
+            self.shorten().await;
+        }
+        true
+    }
+
+    /// Drops old entries of this copy's log, after what they made is durable.
+    async fn shorten(&self) {
+        let data = Arc::clone(&self.data);
+        let applied = data.applied().next;
+        let synced = tokio::task::spawn_blocking(move || data.engine.sync()).await;
+        match synced {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(token = %self.data.token, %error, "log was not shortened");
+                return;
+            }
+            Err(_) => return,
+        }
+        if let Err(error) = self.log.truncate_before(Offset(applied.saturating_sub(KEEP_ENTRIES))).await {
+            tracing::warn!(token = %self.data.token, %error, "log was not shortened");
+        }
+    }
+
+    fn not_primary(&self) -> DocsError {
+        DocsError::NotPrimary(self.data.token.to_string())
+    }
+}

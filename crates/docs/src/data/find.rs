@@ -1,0 +1,291 @@
+//! What does a read find? Pure over one view of a token.
+
+use std::collections::BTreeMap;
+
+use bson::{Bson, Document};
+use sha2::{Digest as _, Sha256};
+
+use super::command::{Found, Query, Read, Reply, Target};
+use super::state::{Collection, TokenView, parse, short};
+use crate::error::DocsError;
+use crate::language::{Filter, Projection, Range, Sort, Test, sort_key};
+use crate::spec::CollectionId;
+use crate::storage::{Pairs, behind, layout};
+
+/// Bytes of documents in one answer; the rest is fetched behind the last one.
+const MAX_BYTES: usize = 8 * 1024 * 1024;
+/// Documents that a sorted query may look at: they are in memory together.
+const MAX_SORTED: usize = 100_000;
+/// Different values of one grouping.
+const MAX_GROUPS: usize = 10_000;
+
+/// Answers a read.
+pub(super) fn read(view: &TokenView, target: &Target, read: &Read) -> Result<Reply, DocsError> {
+    let id = target.spec.id;
+    let Some(collection) = view.collection(id)? else { return Ok(nothing(read)) };
+    if collection.dropped {
+        return Err(DocsError::Stale);
+    }
+    match read {
+        Read::Get(document) => Ok(Reply::Document(view.document(id, document)?)),
+        Read::Find(query) => find(view, &collection, query).map(Reply::Documents),
+        Read::Count(filter) => count(view, &collection, filter).map(Reply::Count),
+        Read::Group { filter, field } => group(view, &collection, filter, field).map(Reply::Groups),
+        Read::Chunk { id: document, file, number } => {
+            let bytes = view.get(&layout::chunk(id, document, file, *number))?;
+            let binary = bytes.map(|bytes| bson::Binary {
+                subtype: bson::spec::BinarySubtype::Generic,
+                bytes: bytes.to_vec(),
+            });
+            Ok(Reply::Bytes(binary))
+        }
+        Read::Reservation { index, value } => {
+            let found = view.get(&layout::reservation(id, *index, value))?;
+            let found: Option<Document> = found.as_deref().map(parse).transpose()?;
+            Ok(Reply::Reserved(found.and_then(|found| found.get("id").cloned())))
+        }
+    }
+}
+
+/// The answer of a token that has never had a document of the collection.
+fn nothing(read: &Read) -> Reply {
+    match read {
+        Read::Get(_) => Reply::Document(None),
+        Read::Find(_) => Reply::Documents(Found::default()),
+        Read::Count(_) => Reply::Count(0),
+        Read::Group { .. } => Reply::Groups(Vec::new()),
+        Read::Chunk { .. } => Reply::Bytes(None),
+        Read::Reservation { .. } => Reply::Reserved(None),
+    }
+}
+
+/// The documents of a collection in the order of their ids, from a key on.
+pub(super) fn scan(view: &TokenView, collection: CollectionId, from: Option<&[u8]>) -> Pairs {
+    let (start, end) = layout::whole(layout::documents(collection));
+    view.range(from.unwrap_or(&start), &end)
+}
+
+fn find(view: &TokenView, collection: &Collection, query: &Query) -> Result<Found, DocsError> {
+    let filter = Filter::parse(&query.filter)?;
+    let sort = query.sort.as_ref().map(|sort| Sort::parse(&Bson::Document(sort.clone()))).transpose()?;
+    let projection = query.projection.as_ref().map(Projection::parse).transpose()?.unwrap_or_default();
+    let mut candidates = Candidates::new(view, collection, &filter, query.after.as_ref())?;
+    let limit = usize::try_from(query.limit).unwrap_or(0);
+    let mut found = Found { index: candidates.index.clone(), ..Found::default() };
+    let mut bytes = 0;
+    while let Some((document, size)) = candidates.next(view)? {
+        found.looked_at += 1;
+        if !filter.matches(&document) {
+            continue;
+        }
+        match &sort {
+            None if found.documents.len() >= limit || bytes >= MAX_BYTES => {
+                found.more = true;
+                break;
+            }
+            Some(_) if found.documents.len() >= MAX_SORTED => {
+                return Err(DocsError::refused(format!(
+                    "more than {MAX_SORTED} documents of a token would have to be sorted: narrow the filter"
+                )));
+            }
+            None | Some(_) => {}
+        }
+        bytes += size;
+        found.documents.push(document);
+    }
+    if let Some(sort) = &sort {
+        found.documents.sort_by(|one, other| sort.compare(one, other));
+        found.more = found.documents.len() > limit;
+        found.documents.truncate(limit);
+    }
+    let shown = |document: Document| match query.ids_only {
+        true => document.get("_id").map(|id| bson::doc! { "_id": id.clone() }).unwrap_or_default(),
+        // What other tokens' documents are merged by must not be missing.
+        false if sort.is_some() => document,
+        false => projection.apply(document),
+    };
+    found.documents = found.documents.into_iter().map(shown).collect();
+    Ok(found)
+}
+
+fn count(view: &TokenView, collection: &Collection, filter: &Document) -> Result<i64, DocsError> {
+    let filter = Filter::parse(filter)?;
+    if filter == Filter::everything() {
+        let mut count = 0;
+        for pair in scan(view, collection.spec.id, None) {
+            pair?;
+            count += 1;
+        }
+        return Ok(count);
+    }
+    let mut candidates = Candidates::new(view, collection, &filter, None)?;
+    let mut count = 0;
+    while let Some((document, _)) = candidates.next(view)? {
+        count += i64::from(filter.matches(&document));
+    }
+    Ok(count)
+}
+
+fn group(
+    view: &TokenView,
+    collection: &Collection,
+    filter: &Document,
+    field: &str,
+) -> Result<Vec<(Bson, i64)>, DocsError> {
+    let (filter, path) = (Filter::parse(filter)?, crate::language::Path::parse(field)?);
+    let mut candidates = Candidates::new(view, collection, &filter, None)?;
+    let mut groups: BTreeMap<Vec<u8>, (Bson, i64)> = BTreeMap::new();
+    while let Some((document, _)) = candidates.next(view)? {
+        if filter.matches(&document) {
+            let value = path.get(&document).cloned().unwrap_or(Bson::Null);
+            groups.entry(sort_key(&value)).or_insert((value, 0)).1 += 1;
+            if groups.len() > MAX_GROUPS {
+                return Err(DocsError::refused(format!("more than {MAX_GROUPS} groups")));
+            }
+        }
+    }
+    Ok(groups.into_values().collect())
+}
+
+/// Documents that may match, in the order of their ids.
+struct Candidates {
+    /// The field of the index that is used.
+    index: Option<String>,
+    source: Source,
+    collection: CollectionId,
+}
+
+enum Source {
+    Scan(Pairs),
+    /// Encoded ids from an index.
+    Ids(std::vec::IntoIter<Vec<u8>>),
+}
+
+impl Candidates {
+    fn new(
+        view: &TokenView,
+        collection: &Collection,
+        filter: &Filter,
+        after: Option<&Bson>,
+    ) -> Result<Candidates, DocsError> {
+        let id = collection.spec.id;
+        if let Some((field, ranges)) = usable_index(collection, filter) {
+            let after = after.map(sort_key);
+            let mut ids = std::collections::BTreeSet::new();
+            for (from, before, skip) in ranges {
+                for pair in view.range(&from, &before) {
+                    let (key, _) = pair?;
+                    // The id is behind the value, whose length only its end tells.
+                    if let Some(id) = id_of_entry(&key, skip) {
+                        ids.insert(id);
+                    }
+                }
+            }
+            let ids: Vec<_> =
+                ids.into_iter().filter(|id| after.as_ref().is_none_or(|after| id > after)).collect();
+            return Ok(Candidates {
+                index: Some(field),
+                source: Source::Ids(ids.into_iter()),
+                collection: id,
+            });
+        }
+        let from = after.map(|after| [&layout::document(id, after)[..], &[0]].concat());
+        Ok(Candidates { index: None, source: Source::Scan(scan(view, id, from.as_deref())), collection: id })
+    }
+
+    fn next(&mut self, view: &TokenView) -> Result<Option<(Document, usize)>, DocsError> {
+        let bytes = match &mut self.source {
+            Source::Scan(pairs) => pairs.next().transpose()?.map(|(_, value)| value),
+            Source::Ids(ids) => loop {
+                let Some(id) = ids.next() else { break None };
+                let key = [layout::documents(self.collection), id].concat();
+                if let Some(value) = view.get(&key)? {
+                    break Some(value);
+                }
+            },
+        };
+        bytes.map(|bytes| Ok((parse(&bytes)?, bytes.len()))).transpose()
+    }
+}
+
+/// A range of index keys, and where in a key the value begins.
+type KeyRange = (Vec<u8>, Vec<u8>, usize);
+
+/// The first test of the filter that an index which is complete can answer.
+fn usable_index(collection: &Collection, filter: &Filter) -> Option<(String, Vec<KeyRange>)> {
+    filter.required().into_iter().find_map(|(path, test)| {
+        let field = path.text();
+        let index = collection.spec.indexes.get(&field)?;
+        if !collection.ready.contains(&index.number) {
+            return None;
+        }
+        let prefix = layout::index(collection.spec.id, index.number);
+        Some((field, ranges(&prefix, test)?))
+    })
+}
+
+fn ranges(prefix: &[u8], test: &Test) -> Option<Vec<KeyRange>> {
+    let skip = prefix.len();
+    let exact = |value: &Bson| {
+        is_indexed(value).then(|| {
+            let from = [prefix, &sort_key(&short(value))].concat();
+            let before = behind(&from);
+            (from, before, skip)
+        })
+    };
+    match test {
+        Test::Eq(value) => exact(value).map(|range| vec![range]),
+        Test::In(values) => values.iter().map(exact).collect(),
+        Test::Range(range, bound) if is_indexed(bound) => {
+            let key = [prefix, &sort_key(&short(bound))].concat();
+            // All values of the same kind begin with the same byte.
+            let kind = key.get(..=skip)?.to_vec();
+            let end = behind(&kind);
+            // Long texts are cut off in the index, so those that are as long as the bound are looked at.
+            let is_cut = short(bound) != *bound;
+            let (above, below) = (behind(&key), key.clone());
+            Some(match range {
+                Range::Above if !is_cut => vec![(above, end, skip)],
+                Range::Above | Range::From => vec![(key, end, skip)],
+                Range::Below if !is_cut => vec![(kind, below, skip)],
+                Range::Below | Range::UpTo => vec![(kind, above, skip)],
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Whether a test for the value can use an index. Null is also a missing field, which has no entry, and a text of a
+/// query string may be a number.
+fn is_indexed(value: &Bson) -> bool {
+    !matches!(
+        value,
+        Bson::Null
+            | Bson::Undefined
+            | Bson::Symbol(_)
+            | Bson::Document(_)
+            | Bson::Array(_)
+            | Bson::Binary(_)
+            | Bson::Decimal128(_)
+    )
+}
+
+/// The encoded id behind the value of an index entry.
+fn id_of_entry(key: &[u8], skip: usize) -> Option<Vec<u8>> {
+    let rest = key.get(skip..)?;
+    let length = crate::language::encoded_len(rest)?;
+    rest.get(length..).map(<[u8]>::to_vec)
+}
+
+/// The number of documents, and a digest of everything that the token has.
+pub(super) fn digest(view: &TokenView) -> Result<(i64, String), DocsError> {
+    let (mut documents, mut hash) = (0, Sha256::new());
+    for pair in view.range(&[], &[u8::MAX; 2]) {
+        let (key, value) = pair?;
+        documents += i64::from(key.first() == Some(&b'd'));
+        hash.update((key.len() as u64).to_be_bytes());
+        hash.update(&key);
+        hash.update(&value);
+    }
+    Ok((documents, hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
+}

@@ -1,0 +1,19 @@
+//! The data path of a node: it reads views and never waits for the metadata store.
+//!
+//! - `command.rs`: what is asked of a token. `entry.rs`: what a log entry is.
+//! - `evaluate.rs`, `find.rs`: pure over a view of the engine: what a write changes, what a read finds.
+//! - `copy.rs`: one token on this node: it applies the log, and evaluates writes while it leads.
+//! - `machine.rs`: snapshots for copies that need them.
+//! - `tokens.rs`: all tokens of this node.
+
+pub(crate) mod command;
+pub(crate) mod copy;
+mod entry;
+mod evaluate;
+mod find;
+pub(crate) mod machine;
+mod state;
+pub(crate) mod tokens;
+
+pub(crate) use evaluate::change_of;
+pub(crate) use machine::read_pair;

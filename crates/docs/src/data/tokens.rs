@@ -1,0 +1,98 @@
+//! All tokens of this node.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use capstan_log::{Log, LogName, NoSnapshots, StateMachine};
+use capstan_steward::Owner;
+
+use super::copy::{Copy, Data};
+use super::machine::Machine;
+use crate::error::DocsError;
+use crate::id::Token;
+use crate::queue::Queue;
+use crate::storage::Engine;
+
+/// The tokens that this node holds, on one engine.
+pub(crate) struct Tokens {
+    engine: Arc<dyn Engine>,
+    /// What copies come over, if not directly.
+    queue: Option<Arc<Queue>>,
+    data: Mutex<HashMap<Token, Arc<Data>>>,
+    open: Mutex<HashMap<Token, Copy>>,
+}
+
+impl Tokens {
+    pub(crate) fn new(engine: Arc<dyn Engine>, queue: Option<Arc<Queue>>) -> Tokens {
+        Tokens { engine, queue, data: Mutex::default(), open: Mutex::default() }
+    }
+
+    /// What copies come over, if not directly.
+    pub(crate) fn queue(&self) -> Option<&Queue> {
+        self.queue.as_deref()
+    }
+
+    /// A token that is open here.
+    pub(crate) fn get(&self, token: Token) -> Option<Copy> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).get(&token).cloned()
+    }
+
+    /// Every token that is open here, in order.
+    pub(crate) fn list(&self) -> Vec<(Token, Copy)> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list: Vec<_> = open.iter().map(|(token, copy)| (*token, copy.clone())).collect();
+        list.sort_by_key(|(token, _)| *token);
+        list
+    }
+
+    /// The data of a token, opened once.
+    fn data(&self, token: Token) -> Result<Arc<Data>, DocsError> {
+        let mut all = self.data.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(data) = all.get(&token) {
+            return Ok(Arc::clone(data));
+        }
+        let data = Arc::new(Data::open(token, Arc::clone(&self.engine))?);
+        all.insert(token, Arc::clone(&data));
+        Ok(data)
+    }
+
+    /// Deletes the data of a token that is not open here.
+    pub(crate) fn discard(&self, token: Token) -> Result<(), DocsError> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.contains_key(&token) { Ok(()) } else { self.data(token)?.discard() }
+    }
+}
+
+impl Owner for Tokens {
+    fn snapshots(&self, log: &LogName) -> Arc<dyn StateMachine> {
+        let data = Token::of_log(log).map(|token| self.data(token));
+        match data {
+            Some(Ok(data)) => Arc::new(Machine { data, queue: self.queue.clone() }),
+            Some(Err(error)) => {
+                tracing::error!(%log, %error, "data of a token cannot be opened");
+                Arc::new(NoSnapshots)
+            }
+            None => Arc::new(NoSnapshots),
+        }
+    }
+
+    fn opened(&self, log: &Log) {
+        let Some(token) = Token::of_log(log.name()) else { return };
+        match self.data(token) {
+            Ok(data) => {
+                let copy = Copy::start(data, log.clone());
+                self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(token, copy);
+            }
+            Err(error) => tracing::error!(%token, %error, "token cannot be opened"),
+        }
+    }
+
+    fn closed(&self, log: &LogName) {
+        if let Some(token) = Token::of_log(log) {
+            self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&token);
+            if let Some(queue) = &self.queue {
+                queue.close(token);
+            }
+        }
+    }
+}

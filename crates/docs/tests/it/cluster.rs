@@ -1,0 +1,196 @@
+//! Nodes and a steward in one process, on one store, served over HTTP.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use capstan_docs::node::SERVICE;
+use capstan_docs::spec::ClusterSpec;
+use capstan_docs::{Node, NodeOptions, Prepared, api};
+use capstan_log::keys::LogKeys;
+use capstan_log::replica::Timing;
+use capstan_log::{HostOptions, disk};
+use capstan_meta::embedded::{self, Embedded};
+use capstan_meta::session::{Session, SessionOptions};
+use capstan_meta::{OwnedTask, Store};
+use capstan_steward::holder::{Holder, HolderOptions, id_of};
+use capstan_steward::{Policy, Steward, controller};
+use capstan_testkit::{TempDir, eventually};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+pub const SOON: Duration = Duration::from_secs(60);
+
+pub struct Running {
+    pub node: Node,
+    pub http: SocketAddr,
+    session: Session,
+    _server: OwnedTask,
+}
+
+pub struct Cluster {
+    dir: TempDir,
+    pub store: Store,
+    pub nodes: BTreeMap<String, Running>,
+    pub client: reqwest::Client,
+    /// The RabbitMQ of nodes that are started from now on.
+    pub queue: Option<String>,
+    _steward: OwnedTask,
+}
+
+fn policy() -> Policy {
+    Policy { repair_after: 2, handover_within: 5, reserve_bytes: 0, slack_percent: 0, ..Policy::default() }
+}
+
+impl Cluster {
+    pub async fn start(count: usize) -> Cluster {
+        Cluster::start_with(count, None).await
+    }
+
+    /// One whose copies come over a RabbitMQ.
+    pub async fn start_with(count: usize, queue: Option<String>) -> Cluster {
+        let store = Store::new(Embedded::in_memory(embedded::Options::default()));
+        let steward = OwnedTask::spawn(steward(store.clone()));
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let dir = TempDir::new("docs").unwrap();
+        let mut cluster = Cluster { dir, store, nodes: BTreeMap::new(), client, queue, _steward: steward };
+        let copies = count.min(3);
+        for number in 1..=count {
+            cluster.begin(&format!("n{number}"), copies).await;
+        }
+        for running in cluster.nodes.values() {
+            tokio::time::timeout(SOON, running.node.serving()).await.unwrap();
+        }
+        cluster
+    }
+
+    /// Starts a node, with the directory that it had before.
+    pub async fn begin(&mut self, name: &str, copies: usize) {
+        let session = Session::start(self.store.clone(), session_options());
+        let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let log = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (id, service) = (name.parse().unwrap(), SERVICE.parse().unwrap());
+        let dir = self.dir.join(name);
+        let holder_id = id_of(&id, &service).unwrap();
+        let mut holder = HolderOptions::new(holder_id.clone(), id.clone(), service, dir.join("log"));
+        holder.log = HostOptions { timing: timing(), ..HostOptions::new(holder_id) };
+        holder.disk = disk::Options {
+            segment_bytes: 256 * 1024,
+            journal_file_bytes: 1 << 20,
+            checkpoint_bytes: 1 << 20,
+        };
+        let address = http.local_addr().unwrap();
+        let cluster = ClusterSpec { copies, min_copies: copies / 2 + 1, ..ClusterSpec::default() };
+        let options =
+            NodeOptions { id, dir, http: address, cluster, cache_bytes: 8 << 20, queue: self.queue.clone() };
+        let prepared = Prepared::open(options, &self.store).await.unwrap();
+        let holder = Holder::start(holder, log, &self.store, &session, prepared.owner()).await.unwrap();
+        let node = prepared.start(holder, &session).await.unwrap();
+        let app = api::router(node.clone());
+        let server = OwnedTask::spawn(async move {
+            axum::serve(http, app).await.unwrap();
+        });
+        self.nodes.insert(name.to_owned(), Running { node, http: address, session, _server: server });
+    }
+
+    /// Ends a node as a killed process would, except that its lease ends at once.
+    pub async fn end(&mut self, name: &str) {
+        let running = self.nodes.remove(name).unwrap();
+        running.session.close().await.unwrap();
+        running.node.stop().await.unwrap();
+    }
+
+    pub fn url(&self, number: usize, path: &str) -> String {
+        let running = self.nodes.values().nth(number % self.nodes.len()).unwrap();
+        format!("http://{}/db{path}", running.http)
+    }
+
+    pub async fn send(&self, method: &str, number: usize, path: &str, body: Option<Value>) -> (u16, Value) {
+        let method = method.parse().unwrap();
+        let mut request = self.client.request(method, self.url(number, path));
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        let answer = request.send().await.unwrap();
+        let status = answer.status().as_u16();
+        let bytes = answer.bytes().await.unwrap();
+        let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
+        (status, serde_json::from_slice(&bytes).unwrap_or_else(|_| text()))
+    }
+
+    pub async fn get(&self, path: &str) -> (u16, Value) {
+        self.send("GET", 0, path, None).await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        self.send("POST", 1, path, Some(body)).await
+    }
+
+    pub async fn put(&self, path: &str, body: Value) -> (u16, Value) {
+        self.send("PUT", 2, path, Some(body)).await
+    }
+
+    pub async fn delete(&self, path: &str) -> (u16, Value) {
+        self.send("DELETE", 1, path, None).await
+    }
+
+    /// A database `db` with a collection `c` and this primary key.
+    pub async fn collection(&self, key: Option<&str>) {
+        assert_eq!(self.post("/db", serde_json::json!({ "name": "db" })).await.0, 202);
+        let options = key.map_or(serde_json::json!({}), |key| serde_json::json!({ "primaryKey": [key] }));
+        let body = serde_json::json!({ "collection": "c", "options": options });
+        assert_eq!(self.post("/db/db", body).await.0, 202);
+    }
+
+    /// How many tokens a node holds, and whether any token is moving.
+    pub async fn copies_of(&self, name: &str) -> (usize, bool) {
+        let logs = self.store.list(&LogKeys {}).await.unwrap();
+        let holder = format!("docs.{name}");
+        let held = logs.iter().filter(|(_, log)| log.record.in_sync.iter().any(|one| one.as_str() == holder));
+        let moving = logs.iter().any(|(_, log)| log.record.learner.is_some() || log.record.leaving.is_some());
+        (held.count(), moving)
+    }
+
+    /// Waits until every holder of every token has the same data, and returns the number of documents.
+    pub async fn digests_agree(&self) -> i64 {
+        eventually("every holder has the same data", SOON, async || {
+            let mut seen: BTreeMap<String, Vec<(String, i64)>> = BTreeMap::new();
+            for number in 0..self.nodes.len() {
+                let (_, answer) = self.send("GET", number, "/cluster/digest", None).await;
+                for (token, about) in answer["tokens"].as_object().unwrap() {
+                    let digest = about["digest"].as_str().unwrap().to_owned();
+                    seen.entry(token.clone())
+                        .or_default()
+                        .push((digest, about["documents"].as_i64().unwrap()));
+                }
+            }
+            let agree =
+                seen.len() == 16 && seen.values().all(|copies| copies.windows(2).all(|two| two[0] == two[1]));
+            let total = seen.values().map(|copies| copies[0].1).sum();
+            if agree { Ok(total) } else { Err(format!("{seen:?}")) }
+        })
+        .await
+    }
+}
+
+pub fn session_options() -> SessionOptions {
+    let (ttl, margin) = (Duration::from_secs(2), Duration::from_millis(600));
+    SessionOptions { ttl, margin, ..SessionOptions::default() }
+}
+
+fn timing() -> Timing {
+    Timing {
+        heartbeat: Duration::from_millis(50),
+        resend: Duration::from_millis(200),
+        lag: Duration::from_millis(1_000),
+        ..Timing::default()
+    }
+}
+
+async fn steward(store: Store) {
+    let session = Session::start(store.clone(), session_options());
+    let steward = Steward::new(policy()).answering_for(vec![SERVICE.parse().unwrap()]);
+    let stop = CancellationToken::new();
+    controller::run(steward, &store, &session, "steward", |_| {}, &stop).await.unwrap();
+}

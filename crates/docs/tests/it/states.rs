@@ -1,0 +1,69 @@
+//! The states of nodes, as the manual shows them and as a cluster lives them.
+
+use capstan_docs::api::Nodes;
+use capstan_docs::decide::{NodeState, diagram};
+use capstan_steward::keys::Holders;
+use capstan_testkit::eventually;
+use serde_json::json;
+
+use crate::cluster::{Cluster, SOON};
+
+#[test]
+fn the_manual_has_the_diagram_of_the_table() {
+    let manual = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/docs.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    assert!(manual.contains(&diagram()), "docs/docs.md lacks the diagram:\n{}", diagram());
+}
+
+async fn becomes(nodes: &Nodes, name: &str, state: NodeState) {
+    eventually("the node has the state", SOON, async || {
+        let list = nodes.list();
+        let found = list.iter().find(|line| line.node == name).map(|line| line.state);
+        if found == Some(state) { Ok(()) } else { Err(format!("{list:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_onboarded_and_retired_while_clients_write() {
+    let mut cluster = Cluster::start(3).await;
+    cluster.collection(None).await;
+    let nodes = Nodes::open(cluster.store.clone()).await.unwrap();
+    for name in ["n1", "n2", "n3"] {
+        becomes(&nodes, name, NodeState::Ok).await;
+    }
+    let documents: Vec<_> = (0..300).map(|k| json!({ "k": k })).collect();
+    assert_eq!(cluster.post("/db/db/c", json!({ "doc": documents })).await.0, 202);
+    cluster.begin("n4", 3).await;
+    eventually("tokens are balanced over four nodes", SOON, async || {
+        let (status, _) = cluster.post("/db/db/c", json!({ "doc": { "more": 1 } })).await;
+        assert_eq!(status, 202);
+        let copies: Vec<usize> = nodes.list().iter().map(|line| line.copies).collect();
+        if copies == [12, 12, 12, 12] { Ok(()) } else { Err(format!("{copies:?}")) }
+    })
+    .await;
+    becomes(&nodes, "n4", NodeState::Ok).await;
+    nodes.retire(&"n2".parse().unwrap()).await.unwrap();
+    becomes(&nodes, "n2", NodeState::Retired).await;
+    let copies: Vec<usize> = nodes.list().iter().map(|line| line.copies).collect();
+    assert_eq!(copies, [16, 0, 16, 16]);
+    let (_, counted) = cluster.get("/db/db/c/count").await;
+    assert_eq!(cluster.digests_agree().await, counted["count"].as_i64().unwrap());
+    // It can be deleted, also after the steward has forgotten its holder.
+    cluster.end("n2").await;
+    eventually("its holder is forgotten", SOON, async || {
+        let holders = cluster.store.list(&Holders {}).await.map_err(|error| error.to_string())?;
+        let known = holders.iter().any(|(key, _)| key.holder.as_str() == "docs.n2");
+        if known { Err("still there".to_owned()) } else { Ok(()) }
+    })
+    .await;
+    eventually("the node is deleted", SOON, async || {
+        nodes.delete(&"n2".parse().unwrap()).await.map_err(|error| error.to_string())
+    })
+    .await;
+    eventually("the node is not listed", SOON, async || {
+        let list = nodes.list();
+        if list.iter().all(|line| line.node != "n2") { Ok(()) } else { Err(format!("{list:?}")) }
+    })
+    .await;
+}
