@@ -6,33 +6,35 @@
 mod config;
 mod fleetlock;
 mod members;
+mod releases;
 mod steer;
+mod stop;
 mod vault;
 mod view;
 
 use capstan_meta::Store;
 use capstan_meta::record::{Key, Stored};
+use capstan_meta::settle::{Next, settle};
 use capstan_meta::{Remedy, Txn};
 
 use crate::encoding::Moment;
 use crate::error::FleetError;
 use crate::keys::Tree;
 use crate::records::fetch;
+use crate::release::Trust;
 use crate::world::World;
 
 pub use config::{ConfigKey, ConfigLine};
 pub use fleetlock::{Lock, LockAnswer, MAX_LOCK_NAME};
 pub use members::{Init, Member};
+pub use stop::{CONFIRM_WITHIN, Stopped};
 pub use vault::{Secret, Unsealed, VaultSecret};
 pub use view::{FleetState, FleetStatus, HistoryLine, HostLine, HostList, WaveProgress};
 
-/// How often a change is tried again when others change the same record; each attempt begins with a fresh read.
-const ATTEMPTS: usize = 16;
-
-/// Who wants something, and why: what the history and `why` show.
+/// The origin of an operator's request, and its reason: shown by the history and `why`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asker {
-    /// Who.
+    /// The operator or program.
     pub by: String,
     /// Why.
     pub reason: String,
@@ -43,13 +45,24 @@ pub struct Asker {
 pub struct Fleet {
     store: Store,
     tree: Tree,
+    trust: Option<Trust>,
 }
 
 impl Fleet {
     /// The fleet with these keys in this store.
     #[must_use]
     pub fn new(store: Store, tree: Tree) -> Fleet {
-        Fleet { store, tree }
+        Fleet { store, tree, trust: None }
+    }
+
+    /// The same, with the keys that releases must be signed by before the fleet is aimed at them.
+    #[must_use]
+    pub fn trusting(self, trust: Option<Trust>) -> Fleet {
+        Fleet { trust, ..self }
+    }
+
+    fn trust(&self) -> Option<&Trust> {
+        self.trust.as_ref()
     }
 
     /// Its keys.
@@ -70,36 +83,27 @@ impl Fleet {
         Ok(World::read(&records, &self.tree, Moment::now()))
     }
 
-    /// Reads a record, decides, commits; again after a conflict or an unknown outcome.
+    /// Changes one record as `decide` says; `None` leaves it as it is.
     async fn change<K: Key>(
         &self,
         key: &K,
         what: &'static str,
         decide: impl Fn(Option<&K::Record>) -> Result<Option<K::Record>, FleetError>,
     ) -> Result<(), FleetError> {
-        self.change_if(key, what, Txn::new(), decide).await
-    }
-
-    /// The same, only under the conditions of a transaction, and together with its operations.
-    async fn change_if<K: Key>(
-        &self,
-        key: &K,
-        what: &'static str,
-        along: Txn,
-        decide: impl Fn(Option<&K::Record>) -> Result<Option<K::Record>, FleetError>,
-    ) -> Result<(), FleetError> {
-        for _ in 0..ATTEMPTS {
-            let seen: Option<Stored<K::Record>> = self.store.read(key).await?;
-            let Some(next) = decide(seen.as_ref().map(|seen| &seen.record))? else { return Ok(()) };
-            let txn = along.clone().when(key.as_seen(seen.as_ref())).then(key.put(&next));
-            if self.commit(txn).await? {
-                return Ok(());
+        let read = || async { Ok(self.store.read(key).await?) };
+        settle(&self.store, what, read, |seen: &Option<Stored<K::Record>>, progress| {
+            if progress.committed > 0 {
+                return Ok(Next::Done(()));
             }
-        }
-        Err(FleetError::Contended(what))
+            let next = decide(seen.as_ref().map(|seen| &seen.record))?;
+            Ok(next.map_or(Next::Done(()), |next| {
+                Next::Commit(Txn::new().when(key.as_seen(seen.as_ref())).then(key.put(&next)))
+            }))
+        })
+        .await
     }
 
-    /// Commits; `false` if a guard did not hold, or nobody knows whether it happened.
+    /// Commits; `false` if a guard failed or the outcome is unknown.
     async fn commit(&self, txn: Txn) -> Result<bool, FleetError> {
         match self.store.commit(txn).await {
             Ok(result) => Ok(result.succeeded),

@@ -1,4 +1,4 @@
-//! Who sends the messages that wait? Any updater, each message by one of them: it is claimed before it is sent and
+//! How are queued messages sent? By any updater, each message by one of them: it is claimed before it is sent and
 //! removed afterwards.
 //!
 //! The courier is a task of its own: a webhook that is slow or dead holds nothing up but the messages. A message that
@@ -21,13 +21,13 @@ use crate::world::Settings;
 
 /// How long the webhook may take.
 const POST_WITHIN: Duration = Duration::from_secs(3);
-/// How long a message belongs to who claimed it: longer than sending takes, so that two never send it at once.
+/// How long a claim on a message lasts: longer than sending takes, so that two never send it at once.
 const CLAIM_FOR: Duration = Duration::from_secs(15);
 /// How often sending is tried.
 pub const MAX_ATTEMPTS: u32 = 8;
 /// Pause after the first failure; each further one doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
-/// How often a courier looks whether somebody else's claim has ended.
+/// How often a courier checks whether another courier's claim has ended.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Sends what waits.
@@ -91,7 +91,7 @@ impl Courier {
             return;
         }
         let Some(webhook) = &settings.slack else {
-            // Nobody wants to be told any more.
+            // No recipient is configured any more.
             self.remove(key, seen).await;
             return;
         };
@@ -114,7 +114,7 @@ impl Courier {
         }
     }
 
-    /// Makes a message this courier's own; nothing if somebody else was faster.
+    /// Claims a message; `None` if another courier was faster.
     async fn claim(&self, key: &NoticeKey, seen: &Stored<Notice>, now: Moment) -> Option<Stored<Notice>> {
         let record = Notice {
             claim: Some(Claim { by: self.name.clone(), until: now.plus(CLAIM_FOR) }),

@@ -8,6 +8,7 @@
 pub mod alarm;
 mod begin;
 mod grant;
+pub mod lock;
 mod meet;
 mod rollout;
 mod slot;
@@ -27,7 +28,7 @@ use crate::world::World;
 
 use alarm::Alarm;
 pub use grant::Obstacle;
-pub use rollout::{Rollout, Standing};
+pub use rollout::{NotDone, Rollout, Standing};
 
 /// Hosts that one move changes at most: each is up to three operations of a transaction, which holds 128.
 pub const HOSTS_PER_MOVE: usize = 32;
@@ -66,11 +67,11 @@ pub enum Move {
 pub struct Start {
     /// The request.
     pub request: Request,
-    /// Who is updated when.
+    /// The order of the hosts.
     pub plan: RolloutPlan,
     /// Why, for the history.
     pub cause: String,
-    /// Who wanted it.
+    /// The origin of the request.
     pub by: String,
 }
 
@@ -128,6 +129,7 @@ impl Decision {
 pub fn decide(world: &World) -> Decision {
     let alarm = Alarm::new(world.now);
     let decision = match &world.request {
+        _ if !world.unreadable.is_empty() => return held(world),
         None => begin::first(world),
         Some(request) if request.record.stop => stop::stopped(world, &request.record),
         Some(request) => under_way(world, &request.record, &alarm),
@@ -138,7 +140,22 @@ pub fn decide(world: &World) -> Decision {
     }
 }
 
-/// What is left to do when nothing else is: drains that nobody needs any more.
+/// A value that cannot be parsed might say anything: nothing begins and nothing ends until it is repaired. A stop needs
+/// no decision.
+fn held(world: &World) -> Decision {
+    let texts: Vec<String> = world.unreadable.iter().take(3).map(ToString::to_string).collect();
+    Decision::wait(format!("held: {}", texts.join("; ")))
+}
+
+/// Hosts of a stopped request that have not confirmed that nothing of it runs there.
+#[must_use]
+pub fn unconfirmed(world: &World) -> Vec<Lrn> {
+    let Some(request) = world.request.as_ref().map(|seen| &seen.record) else { return Vec::new() };
+    let members = request.members();
+    members.into_iter().filter(|lrn| world.registry.contains(lrn) && !world.has_stopped(*lrn)).collect()
+}
+
+/// Clean-up when nothing else is to be done: drains that are no longer needed.
 fn take_back(world: &World) -> Option<Decision> {
     let mut strays = drains::strays(world);
     strays.truncate(HOSTS_PER_MOVE);
@@ -153,6 +170,33 @@ pub fn is_over(world: &World) -> bool {
     let Some(request) = &world.request else { return true };
     let rollout = Rollout::of(world, &request.record, &Alarm::new(world.now));
     rollout.is_ok_and(|rollout| rollout.is_complete() && rollout.left_behind().next().is_none())
+}
+
+/// Nothing moves for longer than this: an operator should look. Longer than most steps take.
+const STUCK_AFTER: std::time::Duration = std::time::Duration::from_secs(900);
+
+/// Why the rollout does not go on by itself and since when, in seconds since 1970; nothing while it does, or while an
+/// operator holds it.
+#[must_use]
+pub fn stuck(world: &World) -> Option<(String, u64)> {
+    let request = world.request.as_ref().map(|seen| &seen.record).filter(|request| !request.stop)?;
+    let alarm = Alarm::new(world.now);
+    let rollout = Rollout::of(world, request, &alarm).ok()?;
+    if rollout.orders.paused.is_some() || world.has_ended() || decide(world).next.is_some() {
+        return None;
+    }
+    let since = stop::last_progress(world, &rollout);
+    let awaited: Vec<Lrn> = rollout.waits_in_vain_for();
+    if !awaited.is_empty() {
+        let hosts = crate::lrn::go_list(&awaited);
+        return Some((
+            format!("it waits for hosts {hosts}, whose workers are gone"),
+            since.as_epoch().as_secs(),
+        ));
+    }
+    let quiet = rollout.awaits_workers() && alarm.passed(since, STUCK_AFTER);
+    let text = || format!("nothing has happened for {}", crate::encoding::Span(STUCK_AFTER));
+    quiet.then(|| (text(), since.as_epoch().as_secs()))
 }
 
 /// Where every host of the request stands; nothing if there is none, or its release is not known.
@@ -187,25 +231,34 @@ fn under_way(world: &World, request: &Request, alarm: &Alarm) -> Decision {
     }
 }
 
-/// Everybody is through who is not gone on without.
+/// Every host that the rollout waits for is through.
 fn complete(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Decision {
-    if world.history.as_ref().is_none_or(|seen| seen.record.outcome.is_none()) {
+    if !world.has_ended() {
+        let bake = rollout.last_bake();
+        let since = rollout.complete_since(world.now);
+        if !alarm.passed(since, bake) {
+            let until = since.plus(bake).to_seconds_text();
+            return Decision::wait(format!("every host is through; the last wave is watched until {until}"));
+        }
         let without: Vec<Lrn> = rollout.left_behind().collect();
         let reason = match without.len() {
             0 => String::new(),
             count => format!("without {count} hosts"),
         };
-        let why = format!("{} is on every host {reason}", rollout.request.version).trim_end().to_owned();
+        let why = match without.is_empty() {
+            true => format!("{} is on every host", rollout.request.version),
+            false => format!("{} is complete {reason}", rollout.request.version),
+        };
         return Decision::act(Move::End { outcome: Outcome::Succeeded, reason, without }, why);
     }
     let moves = grant::catch_up(world, rollout, alarm);
     if !moves.is_empty() {
         return hosts(moves);
     }
-    begin::next(world, rollout.request)
+    begin::next(world, rollout)
 }
 
-/// The first segment that is not over decides who may begin.
+/// The first segment that is not over decides which hosts may begin.
 fn progress(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Decision {
     let moves = grant::catch_up(world, rollout, alarm);
     if !moves.is_empty() {

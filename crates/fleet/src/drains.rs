@@ -10,7 +10,7 @@ use capstan_meta::{Compare, Put};
 use crate::lrn::Lrn;
 use crate::world::World;
 
-/// Who the fleet's drains are asked by. A drain of somebody else is neither taken over nor taken back.
+/// The requester of the fleet's drains. Drains of others are neither taken over nor taken back.
 pub const OWNER: &str = "fleet";
 
 /// What is asked of the services of a host.
@@ -27,7 +27,7 @@ pub enum DrainWish {
 pub enum Emptiness {
     /// Nothing runs there that could be drained.
     Nothing,
-    /// Nobody has asked.
+    /// No drain is requested.
     Unasked,
     /// Some service is not done, and this is why.
     Draining(Vec<String>),
@@ -67,7 +67,7 @@ fn asked_by_us(drain: &DrainRecord) -> bool {
 }
 
 /// Hosts that the fleet keeps drained although the request is not about them: they left meanwhile, or left and joined
-/// again, or a request was cleared away. Nobody else would ever take these drains back, and a replica that is missing
+/// again, or a request was cleared away. Nothing else would ever take these drains back, and a replica that is missing
 /// for ever keeps its peers from being drained.
 #[must_use]
 pub fn strays(world: &World) -> Vec<HostId> {

@@ -2,6 +2,7 @@
 
 use capstan_control::ControlError;
 use capstan_meta::record::{BadValue, InvalidName, RecordError};
+use capstan_meta::settle::Contended;
 use capstan_meta::{MetaError, Remedy};
 
 use crate::lrn::Lrn;
@@ -22,6 +23,12 @@ pub enum FleetError {
     /// Only a stopped request can be cleared away.
     #[error("not stopped: the request for {0} is not stopped; `stop` it first")]
     NotStopped(String),
+    /// A host that left has not confirmed that it has stopped.
+    #[error(
+        "host {0} has left the registry, and its worker has not confirmed that it has stopped; it keeps its slot and \
+             its drain until then; `leave` it again later, or end its worker"
+    )]
+    StillRunning(Lrn),
     /// A rule against accidents says no.
     #[error("refused: {0}")]
     Refused(String),
@@ -37,8 +44,8 @@ pub enum FleetError {
         error: PolicyError,
     },
     /// Others kept changing the same record.
-    #[error("{0} is being changed by others; try again")]
-    Contended(&'static str),
+    #[error(transparent)]
+    Contended(#[from] Contended),
     /// Another server did not do what was asked.
     #[error("{0}")]
     Elsewhere(String),
@@ -51,6 +58,11 @@ pub enum FleetError {
 }
 
 impl FleetError {
+    /// Others kept changing `what`.
+    pub(crate) fn contended(what: impl Into<String>) -> FleetError {
+        FleetError::Contended(Contended { what: what.into() })
+    }
+
     /// What the caller may do about it.
     #[must_use]
     pub fn remedy(&self) -> Remedy {
@@ -62,7 +74,9 @@ impl FleetError {
             | FleetError::Refused(_)
             | FleetError::Invalid(_)
             | FleetError::Policy { .. } => Remedy::Reject,
-            FleetError::Contended(_) | FleetError::Elsewhere(_) => Remedy::Retry,
+            FleetError::Contended(_) | FleetError::Elsewhere(_) | FleetError::StillRunning(_) => {
+                Remedy::Retry
+            }
             FleetError::BadValue(_) => Remedy::Report,
             FleetError::Store(error) => error.remedy(),
         }
@@ -89,10 +103,12 @@ impl From<ControlError> for FleetError {
         match error {
             ControlError::BadValue(error) => FleetError::BadValue(error),
             ControlError::Store(error) => FleetError::Store(error),
-            ControlError::Contended { .. } => FleetError::Contended("the drain"),
-            ControlError::UnknownHost(_) | ControlError::NothingToDrain(_) | ControlError::InvalidName(_) => {
-                FleetError::Invalid(error.to_string())
-            }
+            ControlError::Contended { what } => FleetError::contended(what),
+            ControlError::UnknownHost(_)
+            | ControlError::NothingToDrain(_)
+            | ControlError::StillUp(_)
+            | ControlError::HoldsData { .. }
+            | ControlError::InvalidName(_) => FleetError::Invalid(error.to_string()),
         }
     }
 }

@@ -18,7 +18,7 @@ pub struct HistoryRecord {
     pub from: String,
     /// Why it was started.
     pub cause: String,
-    /// Who wanted it.
+    /// The origin of the request.
     pub by: String,
     /// When it was started.
     pub started_at: Moment,

@@ -10,7 +10,7 @@ const MAX_ANSWER: usize = 64 * 1024;
 /// Why a request did not work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HttpError {
-    /// Nobody answered in time.
+    /// No answer in time.
     #[error("{0}")]
     Unreachable(String),
     /// The server answered with an error.

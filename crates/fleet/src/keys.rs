@@ -40,13 +40,14 @@ keys! {
     /// Every key of the fleet.
     pub const CATALOGUE;
 
-    /// A candidate for leading the updaters; the lowest create revision leads. The value is its host's name.
-    pub struct CandidateKey { root: Root, lease: LeaseHex } at "{root}/leader/{lease}" => String {
+    /// A candidate for leading the updaters; the lowest create revision leads. The value is its host's name. The second
+    /// slash is what the public updater writes: both kinds stand in one queue.
+    pub struct CandidateKey { root: Root, lease: LeaseHex } at "{root}/leader//{lease}" => String {
         writer: "each updater",
         lifetime: Leased,
         prefixes: [
             /// Every candidate.
-            pub struct Candidates { root: Root } at "{root}/leader/",
+            pub struct Candidates { root: Root } at "{root}/leader//",
         ],
     }
 
@@ -110,6 +111,7 @@ keys! {
     pub struct SlackKey { root: Root } at "{root}/config/notification/slack" => String {
         writer: "an operator",
         lifetime: Durable,
+        secrecy: Secret,
         prefixes: [
             /// The whole configuration.
             pub struct Config { root: Root } at "{root}/config/",
@@ -120,6 +122,7 @@ keys! {
     pub struct ProxyKey { root: Root } at "{root}/config/proxy" => String {
         writer: "an operator",
         lifetime: Durable,
+        secrecy: Secret,
     }
 
     /// How often the source is asked for a newer release, in nanoseconds.
@@ -198,7 +201,7 @@ keys! {
         ],
     }
 
-    /// Who of a group may be out of service now.
+    /// The hosts of a group that may be out of service now.
     pub struct SlotsKey { root: Root, group: GroupName } at "{root}/slots/{group}" => Slots {
         writer: "the leading updater, and FleetLock requests",
         lifetime: Durable,

@@ -4,10 +4,11 @@
 //! nothing about the other services: what it asks of them it asks through drains.
 //!
 //! Read first: [`release::Manifest`] (what a release is), [`decide::decide`] (what comes next, and why),
-//! [`worker::Worker`] (how a host obeys), [`run::Runner`] (who carries a step out on a host).
+//! [`worker::Worker`] (how a host obeys), [`run::Runner`] (how a step runs on a host).
 
 pub mod api;
 pub mod artifact;
+pub mod check;
 pub mod courier;
 pub mod decide;
 pub mod drains;

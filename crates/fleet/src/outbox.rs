@@ -93,7 +93,7 @@ pub struct Notice {
 pub struct Claim {
     /// Which one.
     pub by: String,
-    /// Until then nobody else takes it.
+    /// The end of the claim.
     pub until: Moment,
 }
 

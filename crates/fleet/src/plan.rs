@@ -21,7 +21,7 @@ pub type Policies = BTreeMap<GroupName, Policy>;
 /// The labels of hosts.
 pub type Labels = BTreeMap<Lrn, BTreeMap<String, String>>;
 
-/// `plans/<GENERATION>`: the order in which hosts are updated. Made with the request and never changed: whoever joins
+/// `plans/<GENERATION>`: the order in which hosts are updated. Made with the request and never changed: a host that joins
 /// later is in the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -46,7 +46,7 @@ pub struct GroupPlan {
     pub group: GroupName,
     /// Groups of a lower number are through before it begins.
     pub order: u32,
-    /// Who is updated in which wave. No wave is empty.
+    /// The hosts of each wave. No wave is empty.
     pub waves: Vec<Vec<Lrn>>,
 }
 

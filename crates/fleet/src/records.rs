@@ -18,7 +18,7 @@ const PAGE: usize = 5_000;
 /// How often reading begins anew because history was compacted in between.
 const ATTEMPTS: usize = 8;
 
-/// A value, and what it and its key were decoded to the first time somebody asked.
+/// A value, with its lazily decoded form and that of its key.
 #[derive(Debug)]
 struct Entry {
     kv: Arc<KeyValue>,
@@ -42,7 +42,7 @@ impl Entry {
             return kept.downcast_ref::<K>().cloned();
         }
         let key = std::str::from_utf8(&self.kv.key).ok().and_then(K::parse)?;
-        // Somebody else may have been first, with the same.
+        // Another thread may have been first, with the same.
         let _ = self.parsed.set(Box::new(key.clone()));
         Some(key)
     }

@@ -4,9 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::decide::{HostMove, SlotChange};
 use crate::lrn::{Lrn, Lrns};
 use crate::release::StepKind;
 use crate::spec::Policy;
+use crate::status::Phase;
+use crate::world::World;
 
 /// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,11 +17,11 @@ pub enum Violation {
     /// A host began a step that all run together while another had not done the one before.
     #[error("host {lrn} began barrier step {step} although host {other} has only done {done}")]
     Barrier {
-        /// Who began.
+        /// The host that began.
         lrn: Lrn,
         /// Which step.
         step: u32,
-        /// Who was not there.
+        /// The host that was missing.
         other: Lrn,
         /// What it had done.
         done: u32,
@@ -26,7 +29,7 @@ pub enum Violation {
     /// A host ran a step again, or left one out.
     #[error("host {lrn} began step {step} of request {generation} after step {before}")]
     Order {
-        /// Who.
+        /// The host.
         lrn: Lrn,
         /// In which request.
         generation: u64,
@@ -54,7 +57,7 @@ pub enum Violation {
     /// A report of one request was written into another.
     #[error("host {lrn} reported about request {reported} while request {current} was there")]
     Generation {
-        /// Who.
+        /// The host.
         lrn: Lrn,
         /// What it reported about.
         reported: u64,
@@ -64,13 +67,19 @@ pub enum Violation {
     /// A host began something although it knew that the request was stopped.
     #[error("host {0} began step {1} after it had seen the stop")]
     AfterStop(Lrn, u32),
+    /// A host was let begin although one of an earlier wave had finished and is gone, beyond what may fail.
+    #[error("host {0} was let begin although host {1} of an earlier wave had finished and is gone")]
+    Harm(Lrn, Lrn),
+    /// A host confirmed a stop, or had the time to obey one, and its step runs on.
+    #[error("a step runs on host {0} after its stop was confirmed or was due")]
+    StillRuns(Lrn),
     /// A leader of the past changed something.
     #[error("a leader of term {0} changed something in term {1}")]
     Leader(i64, i64),
     /// A host said that it has a release which it does not have.
     #[error("host {lrn} reports {claims} and has {has}")]
     Untrue {
-        /// Who.
+        /// The host.
         lrn: Lrn,
         /// What it says.
         claims: String,
@@ -102,7 +111,7 @@ pub struct Truth {
 /// A host begins a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
-    /// Who.
+    /// The host.
     pub lrn: Lrn,
     /// In which request.
     pub generation: u64,
@@ -122,7 +131,7 @@ pub struct Begun {
 #[derive(Clone, Debug, Default)]
 pub struct Safety {
     begun: BTreeMap<(Lrn, u64), u32>,
-    /// Barriers at which everybody was found to be there: who comes later finds the same.
+    /// Barriers at which all hosts were found to be there: a later host finds the same.
     met: BTreeSet<(u64, u32)>,
     once: BTreeMap<(u64, u32), BTreeSet<Lrn>>,
 }
@@ -162,7 +171,7 @@ impl Safety {
         }
     }
 
-    /// A host left: who joins under its number is another one.
+    /// A host left: one that joins under its number is another host.
     pub fn forget(&mut self, lrn: Lrn) {
         self.begun.retain(|(of, _), _| *of != lrn);
         self.once.values_mut().for_each(|did| {
@@ -177,7 +186,7 @@ impl Safety {
             .copied()
             .find(|other| *other != begun.lrn && hosts.get(other).is_some_and(|truth| !truth.excused));
         did.insert(begun.lrn);
-        // Who goes on with what it had begun was judged when it began.
+        // A host that continues was judged when it began.
         let other = other.filter(|_| !begun.resumed);
         other.map_or(Ok(()), |other| Err(Violation::Twice(other, begun.lrn, begun.step)))
     }
@@ -216,6 +225,37 @@ pub fn availability(members: &Lrns, hosts: &BTreeMap<Lrn, Truth>, policy: &Polic
         let limit = policy.unavailable(sizes.get(domain).copied().unwrap_or(0));
         if out > limit {
             return Err(Violation::Unavailable { domain: domain.to_owned(), out, limit });
+        }
+    }
+    Ok(())
+}
+
+/// No host begins after a sign of harm: a host of an earlier wave had finished and is gone, and more of its group failed
+/// or are gone than may.
+pub fn granted(known: &World, moves: &[HostMove]) -> Result<(), Violation> {
+    let (Some(request), Some(plan)) = (&known.request, &known.plan) else { return Ok(()) };
+    let request = &request.record;
+    let skipped = known.orders.as_ref().map(|seen| &seen.record.skip);
+    let is_gone = |lrn: &Lrn| {
+        let report =
+            known.statuses.get(lrn).map(|seen| &seen.record).filter(|status| status.is_about(request));
+        known.registry.contains(lrn)
+            && !known.leases.contains_key(lrn)
+            && report.is_some_and(|report| report.finished && !report.error)
+            && known.desired.get(lrn).is_none_or(|seen| seen.record.failure.is_none())
+            && !skipped.is_some_and(|skipped| skipped.contains_key(lrn))
+    };
+    let begins = moves.iter().filter(|host| host.slot == SlotChange::Take && !known.has_ended());
+    for host in begins {
+        let Some(group) = plan.record.groups.iter().find(|group| group.group == host.group) else { continue };
+        let wave_of = |lrn: Lrn| group.waves.iter().position(|wave| wave.contains(&lrn));
+        let goes_on = known.desired.get(&host.lrn).is_some_and(|seen| seen.record.phase == Phase::Gone);
+        let gone: Vec<Lrn> = group.hosts().filter(is_gone).collect();
+        let budget =
+            known.policies.get(&host.group).map_or(0, |policy| policy.failure_budget.limit_of(group.len()));
+        let earlier = gone.iter().find(|other| wave_of(**other) < wave_of(host.lrn));
+        if let (false, true, Some(other)) = (goes_on, gone.len() > budget, earlier) {
+            return Err(Violation::Harm(host.lrn, *other));
         }
     }
     Ok(())

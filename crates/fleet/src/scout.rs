@@ -1,4 +1,4 @@
-//! Who finds new releases? The updater that leads asks the source every `check-update-interval`.
+//! How are new releases found? The leading updater asks the source every `check-update-interval`.
 //!
 //! A changed interval, source or proxy counts at once: the next look is counted from the last one. What is found is
 //! written down; whether the fleet is to have it is the target, which only ever moves to something newer here.
@@ -13,9 +13,10 @@ use capstan_meta::{Store, Txn};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::api::Fleet;
 use crate::encoding::Moment;
 use crate::keys::{ReleaseName, Tree};
-use crate::release::{MAX_MANIFEST_BYTES, Manifest, Prereleases, ReleaseFile, SourceSpec, Version, newest};
+use crate::release::{Prereleases, SourceSpec, Trust, Version, newest};
 use crate::spec::{ReleaseRecord, Target};
 use crate::world::Settings;
 
@@ -31,14 +32,16 @@ pub struct Scout {
     ballot: Ballot,
     /// What this updater is called among the candidates.
     name: String,
+    /// The keys that releases must be signed by; without them nothing is aimed at.
+    trust: Option<Trust>,
 }
 
 impl Scout {
     /// A scout on a view that covers what decisions look at.
     #[must_use]
-    pub fn new(store: Store, tree: Tree, view: Arc<View>, name: String) -> Scout {
+    pub fn new(store: Store, tree: Tree, view: Arc<View>, name: String, trust: Option<Trust>) -> Scout {
         let ballot = tree.ballot();
-        Scout { store, tree, view, ballot, name }
+        Scout { store, tree, view, ballot, name, trust }
     }
 
     /// Looks until it is stopped.
@@ -55,7 +58,7 @@ impl Scout {
                 last = Some((Instant::now(), source.clone()));
                 let looked = timeout(LOOK_WITHIN, self.look(source, &settings, &snapshot)).await;
                 if let Err(why) = looked.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
-                    tracing::warn!(source, why, "no release could be found");
+                    tracing::info!(source, why, "no release found");
                 }
                 continue;
             }
@@ -92,14 +95,18 @@ impl Scout {
         let Some(found) = newest(&listed, Prereleases::Exclude) else { return Ok(()) };
         let version = &found.version;
         let key = self.tree.release(ReleaseName::new(version.as_str()).map_err(|error| error.to_string())?);
-        let body =
-            source.open(version, &ReleaseFile::Manifest, 0).await.map_err(|error| error.to_string())?;
-        let bytes = body.read(MAX_MANIFEST_BYTES).await.map_err(|error| error.to_string())?;
-        let manifest = Manifest::parse(&bytes).map_err(|error| error.to_string())?;
+        let fleet = Fleet::new(self.store.clone(), self.tree.clone()).trusting(self.trust.clone());
+        let manifest = fleet.verified(&*source, version).await.map_err(|error| error.to_string())?;
         let record = ReleaseRecord::of(&manifest, Moment::now());
         let write = Txn::new().when(key.absent()).then(key.put(&record));
         let fresh = self.store.commit(write).await.map_err(|error| error.to_string())?.succeeded;
-        if settings.auto_update { self.aim(version, snapshot, fresh).await } else { Ok(()) }
+        match (settings.auto_update, &self.trust) {
+            (false, _) => Ok(()),
+            (true, Some(_)) => self.aim(version, snapshot, fresh).await,
+            (true, None) => Err(format!(
+                "release {version} is not applied by itself: this updater has no trust file (fleet.trust) to check it with"
+            )),
+        }
     }
 
     /// The fleet is to have it, if it is newer than what the fleet is to have already. What an operator went back from
@@ -118,7 +125,7 @@ impl Scout {
             at: Moment::now(),
             ..Target::default()
         };
-        // Whoever was faster meant it.
+        // A concurrent change wins.
         let txn = Txn::new().when(key.as_seen(seen.as_deref())).then(key.put(&target));
         self.store.commit(txn).await.map(|_| ()).map_err(|error| error.to_string())
     }

@@ -66,7 +66,7 @@ pub enum Sabotage {
     UnguardedReports,
     /// Leaders write without their term's guard.
     UnguardedLeader,
-    /// The updater forgets one host when it counts who is there.
+    /// The updater forgets one host when it counts the hosts that are there.
     ForgetsAHost,
     /// Hosts run before they are drained.
     SkipsDrain,
@@ -76,6 +76,18 @@ pub enum Sabotage {
     IgnoresLimits,
     /// Workers forget what they have done when they restart, report and journal.
     ForgetsItsStep,
+    /// The updater takes every host that has finished for one that is up.
+    FinishedIsForever,
+    /// A stop is an order to the leader, and nothing else.
+    StopNeedsALeader,
+    /// A worker that starts does not end what an earlier one left running.
+    LeavesOrphans,
+    /// A host that leaves is forgotten at once, whatever runs there.
+    ForgetsWhoLeaves,
+    /// A skipped host that fails keeps its slot.
+    SkipHoldsItsSlot,
+    /// The updater does not look at what hosts have in common.
+    IgnoresUnits,
 }
 
 /// What is simulated.
@@ -95,6 +107,8 @@ pub struct Scenario {
     pub seed: u64,
     /// A planted bug.
     pub sabotage: Sabotage,
+    /// When an operator stops the rollout, in simulated time, if one does so at a given instant.
+    pub stop_at: Option<Span>,
     /// From then on nothing goes wrong any more, and operators put right what went wrong, in simulated time.
     pub quiet_after: Span,
     /// When the simulation is given up, in simulated time.
@@ -132,6 +146,7 @@ impl Scenario {
             services: seed.is_multiple_of(2),
             seed,
             sabotage: Sabotage::None,
+            stop_at: None,
             quiet_after: Span::secs(900),
             give_up_after: Span::secs(6 * 3_600),
         }

@@ -24,7 +24,7 @@ pub use policy::{Policy, PolicyError, Window};
 pub struct Target {
     /// Its version.
     pub version: String,
-    /// Who wants it: an operator, or the updater that found it at the source.
+    /// Its origin: an operator, or the updater that found it at the source.
     pub by: String,
     /// Since when.
     pub at: Moment,
@@ -104,7 +104,7 @@ pub struct Orders {
     /// Every host stops at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Order>,
-    /// Up to this wave (counted from one) nobody waits for the bake of the wave before, nor for a promotion.
+    /// Up to this wave (counted from one) hosts wait neither for the bake of the wave before nor for a promotion.
     #[serde(skip_serializing_if = "is_zero_step")]
     pub promoted: u32,
     /// Hosts that the rollout goes on without.
@@ -118,11 +118,11 @@ pub struct Orders {
     pub extra: Extra,
 }
 
-/// Who gave an order, when and why.
+/// The origin, time and reason of an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Order {
-    /// Who.
+    /// The operator.
     pub by: String,
     /// Why.
     pub reason: String,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::encoding::{Moment, go_records};
 use crate::lrn::{Lrn, Lrns};
 
-/// Numbers the requests of a fleet. Zero: written by somebody who does not count.
+/// Numbers the requests of a fleet. Zero: written by a program that does not number them.
 pub use crate::run::Generation;
 
 /// `status/current`: what the fleet is to be updated to.
@@ -97,6 +97,9 @@ pub struct HostStatus {
     /// After an error: the host could not be taken back.
     #[serde(skip_serializing_if = "is_false")]
     pub rollback_failed: bool,
+    /// Nothing of this request runs on the host any more: it has seen the stop, or that it left the fleet.
+    #[serde(skip_serializing_if = "is_false")]
+    pub stopped: bool,
     /// When this was written, by the host's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<Moment>,
@@ -141,7 +144,7 @@ go_records!(
     ],
     HostStatus [
         "version", "step", "finished", "error", "message", "generation", "host_steps_total", "attempt",
-        "rolled_back_to", "rollback_failed", "updated_at",
+        "rolled_back_to", "rollback_failed", "stopped", "updated_at",
     ],
 );
 
@@ -192,7 +195,7 @@ impl Phase {
     pub fn is_active(&self) -> bool {
         match self {
             Phase::Drain | Phase::Run | Phase::Rollback { .. } | Phase::Return | Phase::Settle => true,
-            Phase::Done | Phase::Failed => false,
+            Phase::Done | Phase::Gone | Phase::Failed => false,
         }
     }
 }
@@ -216,6 +219,8 @@ pub enum Phase {
     Settle,
     /// It is through; its slot is free.
     Done,
+    /// It had begun or was through, and its worker is gone: it is out of service, and its slot is free.
+    Gone,
     /// It failed; its slot is free and it stays drained.
     Failed,
 }
@@ -229,6 +234,9 @@ pub struct HostInfo {
     pub host: Option<HostId>,
     /// What its operator says about it: `zone`, `rack`, `role`.
     pub labels: BTreeMap<String, String>,
+    /// The machine that works under this number: the first one that started after the host joined.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub machine: String,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Extra,
@@ -244,12 +252,18 @@ pub struct HostLease {
     pub worker_version: String,
     /// The release that the host has.
     pub release: String,
+    /// After how many seconds without a sign of life the worker counts as gone.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ttl_seconds: u64,
+    /// The highest request that the host has worked for, by its own journal.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub generation: u64,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Extra,
 }
 
-/// `slots/<GROUP>`: who may be out of service now. One record per group, so that two who reserve at the same time
+/// `slots/<GROUP>`: the hosts that may be out of service now. One record per group, so that two reservations at a time
 /// cannot both take the last slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -261,7 +275,7 @@ pub struct Slots {
     pub extra: Extra,
 }
 
-/// Who holds a slot, and for what.
+/// The holder of a slot, and its purpose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// Which request it is for; nothing for a reboot that FleetLock was asked for.

@@ -14,8 +14,12 @@ use crate::history::{HistoryRecord, Outcome};
 use crate::keys::{GroupName, Tree};
 use crate::lrn::Lrn;
 use crate::outbox::{MAX_WAITING, Notice, NoticeKind};
-use crate::status::{Holder, Request, Slots, holder_of};
+use crate::status::{Holder, Phase, Request, Slots, holder_of};
 use crate::world::World;
+
+/// Groups whose slots guard a host that begins, besides those of the hosts that are moved: a transaction holds 128
+/// comparisons, and the hosts of one move take up to 64.
+const MAX_GROUPS: usize = 32;
 
 /// The transaction of a move.
 #[must_use]
@@ -82,7 +86,7 @@ fn end(tree: &Tree, world: &World, outcome: Outcome, reason: &str, without: &[Lr
     note_end(tree, world, on_request(tree, world), outcome, reason, without)
 }
 
-/// Notes how a request ended, once: who comes second finds it noted.
+/// Records how a request ended, once: a second call finds it recorded.
 fn note_end(tree: &Tree, world: &World, txn: Txn, outcome: Outcome, reason: &str, without: &[Lrn]) -> Txn {
     let Some(request) = world.request.as_ref().map(|seen| &seen.record) else { return txn };
     let key = tree.history(request.generation);
@@ -133,6 +137,19 @@ fn hosts(tree: &Tree, world: &World, moves: &[HostMove]) -> Txn {
         }
         change_slot(world, host, &mut slots);
     }
+    let begins = !world.drains.is_empty() && moves.iter().any(|host| host.desired.phase == Phase::Run);
+    if begins {
+        // Whether a drained host may begin depends on all others, and an earlier decision may still be on its way to the
+        // store. Each that lets a host begin writes the slots of its group and is guarded by all slots, so that only one
+        // of two made from the same state is committed.
+        for host in moves {
+            slots.entry(host.group.clone()).or_insert_with(|| slots_of(world, &host.group));
+        }
+        let others = world.slots.iter().filter(|(group, _)| !slots.contains_key(*group)).take(MAX_GROUPS);
+        for (group, seen) in others {
+            txn = txn.when(tree.slots(group.clone()).unchanged(seen));
+        }
+    }
     for (group, record) in &slots {
         let seen: Option<&Stored<Slots>> = world.slots.get(group).map(|seen| &**seen);
         let key = tree.slots(group.clone());
@@ -141,13 +158,16 @@ fn hosts(tree: &Tree, world: &World, moves: &[HostMove]) -> Txn {
     txn
 }
 
+/// The slots of a group, without those that are no longer held.
+fn slots_of(world: &World, group: &GroupName) -> Slots {
+    let mut slots = world.slots.get(group).map(|seen| seen.record.clone()).unwrap_or_default();
+    slots.holders.retain(|name, holder| world.still_holds(name, holder));
+    slots
+}
+
 fn change_slot(world: &World, host: &HostMove, slots: &mut BTreeMap<GroupName, Slots>) {
     let generation = host.desired.generation;
-    let record = || {
-        let mut record = world.slots.get(&host.group).map(|seen| seen.record.clone()).unwrap_or_default();
-        record.holders.retain(|name, holder| world.still_holds(name, holder));
-        record
-    };
+    let record = || slots_of(world, &host.group);
     match host.slot {
         SlotChange::Keep => {}
         SlotChange::Take => {

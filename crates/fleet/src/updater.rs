@@ -1,4 +1,4 @@
-//! Who decides for the fleet? Any number of updaters, of which the elected one acts.
+//! How are decisions carried out? Any number of updaters run; the elected one acts.
 //!
 //! Configuration is a part of what every decision looks at: a change applies at once, and nothing is restarted or
 //! aborted for it.
@@ -20,6 +20,8 @@ use crate::courier::Courier;
 use crate::decide::decide;
 use crate::encoding::Moment;
 use crate::keys::{TermKey, Tree};
+use crate::probe::{ServiceHealth, Unobserved};
+use crate::release::Trust;
 use crate::scout::Scout;
 use crate::txns::txn;
 use crate::world::World;
@@ -34,13 +36,14 @@ pub const SESSION_TTL: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 pub struct Updater {
     tree: Tree,
+    services: Arc<dyn ServiceHealth>,
 }
 
 impl Updater {
     /// Decides for the fleet with these keys.
     #[must_use]
-    pub fn new(tree: Tree) -> Updater {
-        Updater { tree }
+    pub fn new(tree: Tree, services: Arc<dyn ServiceHealth>) -> Updater {
+        Updater { tree, services }
     }
 }
 
@@ -53,7 +56,9 @@ impl Controller for Updater {
 
     fn plan(&self, situation: &Situation) -> Plan<NoMessage> {
         let now = Moment::from_unix(situation.unix_now);
-        let world = World::read(&*situation.snapshot, &self.tree, now);
+        let mut world = World::read(&*situation.snapshot, &self.tree, now);
+        let hosts = world.infos.values().filter_map(|seen| seen.record.host.clone());
+        world.ailing = hosts.filter_map(|host| self.services.ailing(&host).map(|why| (host, why))).collect();
         let decision = decide(&world);
         let steps = decision
             .next
@@ -63,6 +68,9 @@ impl Controller for Updater {
             let wait = at.as_epoch().saturating_sub(now.as_epoch());
             situation.now + wait.max(SHORTEST_WAIT)
         });
+        // Findings are no part of the view: while a request is under way they are asked again and again.
+        let ask_again = self.services.changes_every().filter(|_| is_under_way(&world));
+        let wake_at = wake_at.into_iter().chain(ask_again.map(|every| situation.now + every)).min();
         let why = match world.problems.first() {
             None => decision.why.clone(),
             Some(problem) => format!("{} ({problem})", decision.why),
@@ -73,6 +81,10 @@ impl Controller for Updater {
     async fn tell(&self, message: NoMessage) -> Told {
         match message {}
     }
+}
+
+fn is_under_way(world: &World) -> bool {
+    world.request.as_ref().is_some_and(|request| !request.record.stop) && !world.has_ended()
 }
 
 /// How an updater runs.
@@ -90,6 +102,10 @@ pub struct UpdaterOptions {
     pub pace: Pace,
     /// Where the jitter of the election comes from.
     pub seed: u64,
+    /// What is known about the health of services on hosts.
+    pub services: Arc<dyn ServiceHealth>,
+    /// The keys that releases must be signed by before the updater aims at them by itself.
+    pub trust: Option<Trust>,
 }
 
 impl UpdaterOptions {
@@ -103,6 +119,8 @@ impl UpdaterOptions {
             view: ViewOptions::default(),
             pace: Pace::default(),
             seed: rand::random(),
+            services: Arc::new(Unobserved),
+            trust: None,
         }
     }
 }
@@ -117,11 +135,12 @@ pub async fn run(
 ) -> Result<()> {
     let session = Session::start(store.clone(), options.session);
     let view = Arc::new(View::open(store.clone(), World::ranges(tree), options.view).await?);
-    let reconciler = Reconciler::new(Updater::new(tree.clone()), store.clone(), view.clone(), options.pace);
+    let updater = Updater::new(tree.clone(), options.services);
+    let reconciler = Reconciler::new(updater, store.clone(), view.clone(), options.pace);
     let election =
         Election::new(store.clone(), session.clone(), tree.ballot(), options.name.clone(), options.seed);
     let mut elected: Elected<TermKey> = Elected { election, term_key: tree.term() };
-    let scout = Scout::new(store.clone(), tree.clone(), view.clone(), options.name.clone());
+    let scout = Scout::new(store.clone(), tree.clone(), view.clone(), options.name.clone(), options.trust);
     let courier = Courier::new(store.clone(), tree.clone(), view, options.name, options.cluster);
     tokio::join!(run_elected(&reconciler, &mut elected, stop), courier.run(stop), scout.run(stop));
     session.close().await

@@ -1,10 +1,11 @@
 //! How does a host obey? A state machine without clocks, disks or sockets: what was seen and what became of the last
 //! effect go in, the next effects come out. [`shell`] performs them.
 //!
-//! A worker looks at four keys and no others: the request, the released step, what is wanted of its own host, and once,
-//! when it starts, its own status. It never looks at its peers: the updater does that for all. At most one effect that
-//! takes time is under way; whoever is asked to stop meanwhile says so when it has. Nothing is begun without a lease: a
-//! host that is cut off may be gone on without, and what it was last told may be somebody else's by now.
+//! A worker looks at five keys and no others: the request, the released step, what is wanted of its own host, its own
+//! entry in the registry, and once, when it starts, its own status. It never looks at its peers: the updater does that
+//! for all. At most one effect that takes time is under way; a stop that arrives meanwhile is confirmed when it is over.
+//! Nothing is begun without a lease: a rollout may continue without a host that is cut off, and its last order may
+//! belong to another host by now.
 
 mod joined;
 mod machine;
@@ -30,6 +31,8 @@ pub struct Inputs {
     pub released: Option<Released>,
     /// What is wanted of this host.
     pub desired: Option<Desired>,
+    /// Whether this host is not in the registry: it has left, or has not joined.
+    pub left: bool,
 }
 
 /// A request as it was read.
@@ -60,7 +63,7 @@ pub enum Event {
     Crashed(String),
     /// Others can see that this worker is up.
     LeaseHeld,
-    /// Others may believe that this worker is gone, and have somebody else do its work.
+    /// Others may take this worker for gone, and have another host do its work.
     LeaseLost,
     /// A report was written; `false`: the request is not the one that it was about.
     Reported {

@@ -1,16 +1,18 @@
 //! What does the updater know? Everything that a decision looks at, as it was at one revision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use capstan_control::drain::{DrainAnswer, DrainRecord, DrainStatus, status as drain_status};
+use capstan_control::drain::{DrainAnswer, DrainRecord, DrainStatus, FailureUnit, status as drain_status};
 use capstan_control::hosts::HostRecord;
 use capstan_control::keys::{Answers, Drains, HostId, Hosts, ServiceName};
 use capstan_meta::KeyRange;
 use capstan_meta::record::{BadValue, Key, Listing, Prefix, Stored};
 use capstan_meta::view::{Ranges, Snapshot};
 
+use crate::check::repair;
 use crate::encoding::{Moment, Nanos};
 use crate::history::{HistoryRecord, Outcome};
 use crate::keys::{GroupName, Tree};
@@ -31,6 +33,14 @@ pub trait Source {
 
     /// Everything under a prefix.
     fn list<P: Prefix>(&self, prefix: &P) -> Listing<P::Key>;
+
+    /// The highest number in the keys under a prefix, whether or not their values can be read.
+    fn numbers<P: Prefix>(&self, prefix: &P, number: impl Fn(P::Key) -> u64) -> u64 {
+        let listing = self.list(prefix);
+        let bad = listing.bad.iter().filter_map(|bad| P::Key::parse(&bad.key)).map(&number).max();
+        let good = listing.entries.into_iter().map(|(key, _)| number(key)).max();
+        bad.max(good).unwrap_or(0)
+    }
 }
 
 impl Source for Snapshot {
@@ -82,7 +92,7 @@ impl Default for Settings {
 impl Settings {
     /// What is configured, as far as it can be read.
     pub fn read(source: &impl Source, tree: &Tree) -> Settings {
-        Reader { source, problems: Vec::new() }.settings(tree)
+        Reader { source, unreadable: Vec::new(), problems: Vec::new() }.settings(tree)
     }
 }
 
@@ -93,6 +103,25 @@ pub struct KnownDrain {
     pub stored: Seen<DrainRecord>,
     /// What its services say.
     pub status: DrainStatus,
+    /// What must not be out of service on two hosts at the same time, as its services say: shards, logs.
+    pub units: BTreeSet<FailureUnit>,
+}
+
+/// A value that could not be read: what it would have said is not known, so nothing new begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The key.
+    pub key: String,
+    /// What is wrong with its value.
+    pub reason: String,
+    /// The command that repairs it.
+    pub repair: String,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cannot be read ({}); {}", self.key, self.reason, self.repair)
+    }
 }
 
 /// Everything that a decision looks at.
@@ -114,7 +143,7 @@ pub struct World {
     pub leases: BTreeMap<Lrn, Seen<HostLease>>,
     /// What is wanted of hosts.
     pub desired: BTreeMap<Lrn, Seen<Desired>>,
-    /// Who is out of service.
+    /// The hosts that are out of service.
     pub slots: BTreeMap<GroupName, Seen<Slots>>,
     /// The rules of the groups.
     pub policies: Policies,
@@ -140,7 +169,11 @@ pub struct World {
     pub settings: Settings,
     /// Messages that wait to be sent.
     pub waiting_notices: usize,
-    /// Values that could not be read; what they would have said counts as absent.
+    /// Hosts whose services are not healthy, by their names in the kernel, and what is wrong.
+    pub ailing: BTreeMap<HostId, String>,
+    /// Values that could not be read and that a decision depends on: they hold the rollout.
+    pub unreadable: Vec<Unreadable>,
+    /// Values that could not be read and that no rollout depends on.
     pub problems: Vec<String>,
 }
 
@@ -177,12 +210,15 @@ impl World {
 
     /// Reads everything that a decision looks at.
     pub fn read(source: &impl Source, tree: &Tree, now: Moment) -> World {
-        let mut reader = Reader { source, problems: Vec::new() };
+        let mut reader = Reader { source, unreadable: Vec::new(), problems: Vec::new() };
         let request = reader.get(&tree.current());
         let generation = request.as_ref().map_or(0, |seen| seen.record.generation);
-        let histories = reader.list(&tree.histories());
+        let histories = reader.others(&tree.histories());
         let hosts_up = by(reader.list(&Hosts {}), |key| key.host);
-        let recorded = histories.iter().map(|(key, _)| key.generation).max().unwrap_or(0);
+        let leases = by(reader.list(&tree.host_leases()), |key| key.lrn);
+        // A number is taken as soon as a key or a host has it, whether or not the rest can be read.
+        let recorded = source.numbers(&tree.histories(), |key| key.generation);
+        let worked = leases.values().map(|seen| seen.record.generation).max().unwrap_or(0);
         let last_success = histories
             .iter()
             .filter(|(_, seen)| seen.record.outcome == Some(Outcome::Succeeded))
@@ -194,7 +230,7 @@ impl World {
             statuses: by(reader.list(&tree.host_statuses()), |key| key.lrn),
             registry: reader.list(&tree.boot_servers()).into_iter().map(|(key, _)| key.lrn).collect(),
             infos: by(reader.list(&tree.host_infos()), |key| key.lrn),
-            leases: by(reader.list(&tree.host_leases()), |key| key.lrn),
+            leases,
             desired: by(reader.list(&tree.desireds()), |key| key.lrn),
             slots: by(reader.list(&tree.all_slots()), |key| key.group),
             policies: reader
@@ -205,14 +241,16 @@ impl World {
             orders: reader.get(&tree.orders(generation)),
             plan: reader.get(&tree.plan(generation)),
             history: reader.get(&tree.history(generation)),
-            last_generation: recorded.max(generation),
+            last_generation: recorded.max(generation).max(worked),
             last_success,
             target: reader.get(&tree.target()),
             releases: by(reader.list(&tree.releases()), |key| key.version.as_str().to_owned()),
             drains: reader.drains(&hosts_up),
             hosts_up,
             settings: reader.settings(tree),
-            waiting_notices: reader.list(&tree.outbox()).len(),
+            waiting_notices: reader.others(&tree.outbox()).len(),
+            ailing: BTreeMap::new(),
+            unreadable: reader.unreadable,
             problems: reader.problems,
             request,
         }
@@ -224,15 +262,44 @@ impl World {
         self.infos.iter().map(|(lrn, seen)| (*lrn, seen.record.labels.clone())).collect()
     }
 
-    /// Whether who is named in the slots of a group still holds one. A slot of an earlier request is nobody's, because
-    /// what it was for is over, and neither is that of a host that left.
+    /// Whether a host named in the slots of a group still holds one. A slot of an earlier request is free, because what
+    /// it was for is over, and so is that of a host that left and has stopped.
     #[must_use]
     pub fn still_holds(&self, name: &str, holder: &Holder) -> bool {
         let current = self.request.as_ref().map(|seen| seen.record.generation);
+        let holds = |lrn: Lrn| self.registry.contains(&lrn) || self.is_leaving(lrn);
         match holder.generation {
             None => true,
-            held => held == current && name.parse().is_ok_and(|lrn: Lrn| self.registry.contains(&lrn)),
+            held => held == current && name.parse().is_ok_and(holds),
         }
+    }
+
+    /// Whether the request has ended: what follows is catching up.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.history.as_ref().is_some_and(|seen| seen.record.outcome.is_some())
+    }
+
+    /// Whether a host has left the fleet and its worker has not said yet that nothing of the request runs there.
+    #[must_use]
+    pub fn is_leaving(&self, lrn: Lrn) -> bool {
+        let Some(request) = self.request.as_ref().map(|seen| &seen.record) else { return false };
+        let took_part = !request.stop && !self.has_ended() && request.servers.contains(&lrn);
+        // What is known of it is removed last: with that it is forgotten, whatever its worker says later.
+        let known = self.infos.contains_key(&lrn) || self.desired.contains_key(&lrn);
+        took_part
+            && known
+            && !self.registry.contains(&lrn)
+            && self.leases.contains_key(&lrn)
+            && !self.has_stopped(lrn)
+    }
+
+    /// Whether a host has confirmed that nothing of the request runs on it any more.
+    #[must_use]
+    pub fn has_stopped(&self, lrn: Lrn) -> bool {
+        let Some(request) = self.request.as_ref().map(|seen| &seen.record) else { return true };
+        let status = self.statuses.get(&lrn).map(|seen| &seen.record);
+        status.is_some_and(|status| status.stopped && status.is_about(request))
     }
 
     /// What a host is called in the kernel.
@@ -249,21 +316,42 @@ fn by<K: Key, N: Ord>(entries: Entries<K>, name: impl Fn(K) -> N) -> BTreeMap<N,
 /// Reads records and collects what cannot be read.
 struct Reader<'s, S> {
     source: &'s S,
+    unreadable: Vec<Unreadable>,
     problems: Vec<String>,
 }
 
 impl<S: Source> Reader<'_, S> {
     fn get<K: Key>(&mut self, key: &K) -> Option<Seen<K::Record>> {
         self.source.get(key).unwrap_or_else(|bad| {
-            self.problems.push(bad.to_string());
+            self.hold(&bad);
             None
         })
     }
 
     fn list<P: Prefix>(&mut self, prefix: &P) -> Entries<P::Key> {
         let listing = self.source.list(prefix);
+        listing.bad.iter().for_each(|bad| self.hold(bad));
+        listing.entries
+    }
+
+    /// The same where no rollout depends on a value: old history, messages that wait.
+    fn others<P: Prefix>(&mut self, prefix: &P) -> Entries<P::Key> {
+        let listing = self.source.list(prefix);
         self.problems.extend(listing.bad.iter().map(BadValue::to_string));
         listing.entries
+    }
+
+    fn hold(&mut self, bad: &BadValue) {
+        let unreadable =
+            Unreadable { key: bad.key.clone(), reason: bad.reason.clone(), repair: repair(&bad.key) };
+        self.unreadable.push(unreadable);
+    }
+
+    fn setting<K: Key>(&mut self, key: &K) -> Option<Seen<K::Record>> {
+        self.source.get(key).unwrap_or_else(|bad| {
+            self.problems.push(bad.to_string());
+            None
+        })
     }
 
     fn drains(&mut self, hosts: &BTreeMap<HostId, Seen<HostRecord>>) -> BTreeMap<HostId, KnownDrain> {
@@ -283,8 +371,10 @@ impl<S: Source> Reader<'_, S> {
                 .map(|(service, seen)| (service.clone(), &**seen))
                 .collect();
             let up = hosts.get(&key.host).map(|seen| &seen.record);
-            let status = drain_status(&key.host, &stored.record, up, &given);
-            (key.host, KnownDrain { stored, status })
+            let status = drain_status(&key.host, &stored, up, &given);
+            // Whatever was answered last: until it has returned, a host may lack what it held.
+            let units = given.iter().flat_map(|(_, answer)| answer.record.units.iter().cloned()).collect();
+            (key.host, KnownDrain { stored, status, units })
         });
         known.collect()
     }
@@ -296,18 +386,33 @@ impl<S: Source> Reader<'_, S> {
         let plain = Settings::default();
         let timeout = self.span(&tree.worker_timeout()).or_else(|| self.span(&tree.short_worker_timeout()));
         Settings {
-            slack: text(self.get(&tree.slack())),
-            proxy: text(self.get(&tree.proxy())),
+            slack: text(self.setting(&tree.slack())),
+            proxy: text(self.setting(&tree.proxy())),
             check_interval: self.span(&tree.check_interval()).unwrap_or(plain.check_interval),
             worker_timeout: timeout.unwrap_or(plain.worker_timeout),
-            source: text(self.get(&tree.source())),
-            auto_update: text(self.get(&tree.auto_update())).is_none_or(|text| text != "false"),
+            source: text(self.setting(&tree.source())),
+            auto_update: self.switch(&tree.auto_update(), plain.auto_update),
+        }
+    }
+
+    /// A switch. What is neither on nor off is a problem, and off: it was meant to say something.
+    fn switch<K: Key<Record = String>>(&mut self, key: &K, unset: bool) -> bool {
+        let Some(seen) = self.setting(key) else { return unset };
+        match seen.record.trim() {
+            "true" => true,
+            "false" => false,
+            other => {
+                self.problems.push(format!(
+                    "bad value at {key}: {other:?} is neither true nor false; it counts as false"
+                ));
+                false
+            }
         }
     }
 
     /// A duration; one that cannot be waited for is a problem, and the default holds.
     fn span<K: Key<Record = Nanos>>(&mut self, key: &K) -> Option<Duration> {
-        let nanos = self.get(key)?.record;
+        let nanos = self.setting(key)?.record;
         if nanos.positive().is_none() {
             self.problems.push(format!("bad value at {key}: {nanos} is not more than nothing"));
         }

@@ -37,7 +37,7 @@ pub enum ConfigKey {
 pub struct ConfigLine {
     /// Which one.
     pub key: ConfigKey,
-    /// Its value as a person writes it; nothing if it is not set and has no default.
+    /// Its value as a person writes it, without secrets; nothing if it is not set and has no default.
     pub value: Option<String>,
     /// Whether an operator set it.
     pub set: bool,
@@ -87,8 +87,9 @@ impl ConfigKey {
 
     fn value(self, settings: &Settings) -> Option<String> {
         match self {
-            ConfigKey::Slack => settings.slack.clone(),
-            ConfigKey::Proxy => settings.proxy.clone(),
+            // A webhook address is a credential, and so are the user and password of a proxy.
+            ConfigKey::Slack => settings.slack.as_deref().map(without_path),
+            ConfigKey::Proxy => settings.proxy.as_deref().map(without_user),
             ConfigKey::CheckUpdateInterval => Some(Span(settings.check_interval).to_string()),
             ConfigKey::WorkerTimeout => Some(Span(settings.worker_timeout).to_string()),
             ConfigKey::Source => settings.source.clone(),
@@ -112,6 +113,29 @@ impl FromStr for ConfigKey {
             let names: Vec<&str> = ConfigKey::ALL.into_iter().map(ConfigKey::name).collect();
             FleetError::Invalid(format!("{text:?} is not a setting; there are {}", names.join(", ")))
         })
+    }
+}
+
+/// What stands in place of a secret.
+const REDACTED: &str = "<redacted>";
+
+/// A URL without the user and the password in it.
+fn without_user(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return REDACTED.to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}://{REDACTED}@{}", &rest[at + 1..]),
+        None => url.to_owned(),
+    }
+}
+
+/// A URL up to its path: the rest of a webhook is its password.
+fn without_path(url: &str) -> String {
+    let shown = without_user(url);
+    let Some((scheme, rest)) = shown.split_once("://") else { return REDACTED.to_owned() };
+    match rest.find(['/', '?', '#']) {
+        Some(end) => format!("{scheme}://{}/{REDACTED}", &rest[..end]),
+        None => shown,
     }
 }
 

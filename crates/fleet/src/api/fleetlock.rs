@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Fleet;
+use crate::decide::lock::held;
 use crate::encoding::Moment;
 use crate::error::FleetError;
 use crate::keys::GroupName;
@@ -12,10 +13,10 @@ use crate::status::{Holder, Slots};
 /// Longest name of a machine or a group: they become parts of keys and records.
 pub const MAX_LOCK_NAME: usize = 255;
 
-/// Marks machines that asked through FleetLock among the holders, who are numbers otherwise.
+/// Marks machines that asked through FleetLock among the holders, which are numbers otherwise.
 const MARK: &str = "lock:";
 
-/// Who asks, as FleetLock's `client_params` say it.
+/// The client of a request, as in FleetLock's `client_params`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
     /// The machine.
@@ -32,8 +33,13 @@ pub enum LockAnswer {
     Granted,
     /// Not now: these hold all slots.
     AllSlotsTaken {
-        /// Who holds them.
+        /// The current holders.
         holders: Vec<String>,
+    },
+    /// Not now: a pause, a window, a failure domain or a drain.
+    Held {
+        /// Which.
+        why: String,
     },
 }
 
@@ -48,7 +54,7 @@ impl Lock {
 
 impl Fleet {
     /// A machine wants to reboot. It holds its slot until [`Fleet::steady_state`]: FleetLock knows no time limit, and
-    /// `status` shows who holds what.
+    /// `status` shows the holders.
     pub async fn pre_reboot(&self, lock: &Lock) -> Result<LockAnswer, FleetError> {
         let (group, holder) = lock.holder()?;
         let world = self.world().await?;
@@ -59,6 +65,10 @@ impl Fleet {
         });
         let policy = world.policies.get(&group).cloned().unwrap_or_default();
         let slots = policy.slots(hosts.count());
+        let has_one = world.slots.get(&group).is_some_and(|seen| seen.record.holders.contains_key(&holder));
+        if let Some(why) = held(&world, &group, &policy, &lock.id).filter(|_| !has_one) {
+            return Ok(LockAnswer::Held { why });
+        }
         let taken = std::sync::Mutex::new(None);
         self.change(&self.tree.slots(group), "the slots", |record| {
             let mut next: Slots = record.cloned().unwrap_or_default();

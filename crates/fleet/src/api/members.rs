@@ -1,13 +1,15 @@
-//! Who belongs to the fleet?
+//! Which hosts belong to the fleet?
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use capstan_control::drain::{Ask, undrain};
 use capstan_control::keys::HostId;
 use capstan_meta::Txn;
-use capstan_meta::record::{Empty, Extra, Key, Prefix};
+use capstan_meta::record::{Empty, Key, Prefix, RecordError};
+use tokio::time::{Instant, sleep};
 
-use super::{Asker, ConfigKey, Fleet};
+use super::{Asker, CONFIRM_WITHIN, ConfigKey, Fleet};
 use crate::drains::is_ours;
 use crate::encoding::Moment;
 use crate::error::FleetError;
@@ -16,6 +18,9 @@ use crate::status::HostInfo;
 
 /// Hosts that one `init` takes; each is two operations of a transaction, which holds 128.
 const MAX_INIT: usize = 50;
+
+/// Between two looks at a host that leaves.
+const LOOK_EVERY: Duration = Duration::from_millis(150);
 
 /// A host that joins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,7 +57,7 @@ impl Fleet {
         };
         let mut txn = Txn::new().when(none);
         for member in &init.members {
-            txn = self.enter(txn, member);
+            txn = self.enter(txn, member).await?;
         }
         for (key, value) in &init.config {
             txn = txn.then(key.put(&self.tree, value)?);
@@ -65,30 +70,46 @@ impl Fleet {
 
     /// A host belongs to the fleet from now on; saying so twice changes nothing but what is known about it.
     pub async fn join(&self, member: &Member) -> Result<(), FleetError> {
-        self.store.commit(self.enter(Txn::new(), member)).await?;
+        self.store.commit(self.enter(Txn::new(), member).await?).await?;
         Ok(())
     }
 
-    fn enter(&self, txn: Txn, member: &Member) -> Txn {
-        let info =
-            HostInfo { host: member.host.clone(), labels: member.labels.clone(), extra: Extra::default() };
-        txn.then(self.tree.boot_server(member.lrn).put(&Empty))
-            .then(self.tree.host_info(member.lrn).put(&info))
+    /// Which machine works under the number stays as it is: a host that leaves gives its number up.
+    async fn enter(&self, txn: Txn, member: &Member) -> Result<Txn, FleetError> {
+        let known = match self.store.read(&self.tree.host_info(member.lrn)).await {
+            Ok(known) => known.map(|seen| seen.record.machine).unwrap_or_default(),
+            // What cannot be read is written anew.
+            Err(RecordError::BadValue(_)) => String::new(),
+            Err(RecordError::Store(error)) => return Err(error.into()),
+        };
+        let info = HostInfo {
+            host: member.host.clone(),
+            labels: member.labels.clone(),
+            machine: known,
+            ..HostInfo::default()
+        };
+        Ok(txn
+            .then(self.tree.boot_server(member.lrn).put(&Empty))
+            .then(self.tree.host_info(member.lrn).put(&info)))
     }
 
-    /// A host leaves: the registry forgets it together with what was installed on it, and its drain is taken back.
+    /// A host leaves. Its worker ends what it is doing by itself; until it has confirmed that, the host keeps its slot and
+    /// its drain. Then the registry forgets it together with what was installed on it, and its drain is taken back.
     pub async fn leave(&self, lrn: Lrn, asker: &Asker) -> Result<(), FleetError> {
         let world = self.world().await?;
-        let key = self.tree.boot_server(lrn);
+        if !world.registry.contains(&lrn) && !world.infos.contains_key(&lrn) {
+            return Err(FleetError::UnknownHost(lrn));
+        }
+        self.store.delete(self.tree.boot_server(lrn).delete()).await?;
+        self.until_stopped(lrn).await?;
         let txn = Txn::new()
-            .when(key.present())
-            .then(key.delete())
+            .when(self.tree.boot_server(lrn).absent())
             .then(self.tree.installed_on(lrn).delete_all())
             .then(self.tree.host_keys(lrn).delete_all())
             // Another machine may join under this number: it has not done what this one did.
             .then(self.tree.host_status(lrn).delete());
         if !self.store.commit(txn).await?.succeeded {
-            return Err(FleetError::UnknownHost(lrn));
+            return Err(FleetError::contended("the registry"));
         }
         if let Some(host) = world.host_id(lrn).filter(|_| is_ours(&world, lrn)) {
             let ask = Ask {
@@ -98,6 +119,18 @@ impl Fleet {
                 services: Vec::new(),
             };
             undrain(&self.store, host, &ask).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing of the request runs on a host that left, or its worker is gone.
+    async fn until_stopped(&self, lrn: Lrn) -> Result<(), FleetError> {
+        let until = Instant::now() + CONFIRM_WITHIN;
+        while self.world().await?.is_leaving(lrn) {
+            if Instant::now() >= until {
+                return Err(FleetError::StillRunning(lrn));
+            }
+            sleep(LOOK_EVERY).await;
         }
         Ok(())
     }

@@ -1,21 +1,27 @@
 //! How is a rollout begun, held, hurried, stopped and cleared away?
 
-use capstan_meta::record::{Key, Prefix, Stored};
-use capstan_meta::{Compare, CompareTarget, Relation, Revision, Txn};
+use std::sync::Arc;
 
-use super::{ATTEMPTS, Asker, Fleet};
+use capstan_meta::record::{Key, Prefix, Stored};
+use capstan_meta::settle::{Next, settle};
+use capstan_meta::{Compare, Delete, KeyValue, Revision, Txn};
+
+use super::{Asker, Fleet};
 use crate::decide::why::open_waves;
 use crate::decide::{Standing, is_over, standings};
 use crate::encoding::Moment;
 use crate::error::FleetError;
 use crate::history::{HistoryRecord, Outcome};
-use crate::keys::ReleaseName;
+use crate::keys::{OrdersKey, ReleaseName};
 use crate::lrn::Lrn;
 use crate::plan::estimate::{Preview, preview};
 use crate::release::Version;
 use crate::spec::{Order, Orders, ReleaseRecord, Target};
 use crate::status::Request;
 use crate::world::World;
+
+/// Keys that one `recover` repairs at most; a transaction holds 128 operations.
+const MAX_REPAIRS: usize = 100;
 
 impl Asker {
     fn order(&self) -> Order {
@@ -31,7 +37,8 @@ impl Fleet {
             return Err(FleetError::Invalid(format!("release {} has no steps", release.version)));
         }
         let key = self.tree.release(ReleaseName::new(&release.version)?);
-        self.change(&key, "the release", |_| Ok(Some(release.clone()))).await
+        self.store.put(key.put(release)).await?;
+        Ok(())
     }
 
     /// What a release would do: waves, hosts, order, an estimate of the time, and why. Changes nothing.
@@ -46,22 +53,18 @@ impl Fleet {
         let world = self.world().await?;
         known(&world, version)?;
         refuse_downgrade(&world, version)?;
-        if let Some(request) = world.request.as_ref().filter(|seen| seen.record.stop) {
-            let stopped = &request.record.version;
-            let text = format!("the request for {stopped} is stopped; `recover` clears it away first");
-            return Err(FleetError::Refused(text));
-        }
+        refuse_stopped(&world)?;
         self.aim(version, asker, false).await
     }
 
     async fn aim(&self, version: &str, asker: &Asker, rollback: bool) -> Result<(), FleetError> {
-        let target = target(version, asker, rollback);
-        self.change(&self.tree.target(), "the target", |_| Ok(Some(target.clone()))).await
+        self.store.put(self.tree.target().put(&target(version, asker, rollback))).await?;
+        Ok(())
     }
 
     /// No host begins anything new; what is under way goes on.
     pub async fn pause(&self, asker: &Asker) -> Result<(), FleetError> {
-        self.order(|orders| orders.paused = Some(asker.order())).await
+        self.order_or(|orders| orders.paused = Some(asker.order()), Unparsable::Replaced).await
     }
 
     /// Hosts begin again.
@@ -74,38 +77,6 @@ impl Fleet {
         .await
     }
 
-    /// Every host stops at once. The leading updater sets the flag; if none leads, this call does.
-    pub async fn stop(&self, asker: &Asker) -> Result<(), FleetError> {
-        self.order(|orders| orders.stopped = Some(asker.order())).await?;
-        let key = self.tree.current();
-        for _ in 0..ATTEMPTS {
-            let Some(seen) = self.store.read(&key).await? else { return Ok(()) };
-            if seen.record.stop {
-                return Ok(());
-            }
-            let nobody_leads = Compare {
-                keys: Prefix::range(&self.tree.candidates()),
-                target: CompareTarget::CreateRevision(Revision::ZERO),
-                relation: Relation::Equal,
-            };
-            let stopped = Request {
-                stop: true,
-                stop_reason: format!("stopped by {}: {}", asker.by, asker.reason),
-                ..seen.record.clone()
-            };
-            let leaders = self.store.list(&self.tree.candidates()).await?;
-            if !leaders.entries.is_empty() {
-                return Ok(());
-            }
-            let txn =
-                Txn::new().when(nobody_leads).when(key.unchanged(&seen)).then(key.replace(&seen, &stopped));
-            if self.commit(txn).await? {
-                return Ok(());
-            }
-        }
-        Err(FleetError::Contended("the request"))
-    }
-
     /// The next wave begins without waiting for the bake of the one before, or for this word.
     pub async fn promote(&self) -> Result<(), FleetError> {
         let world = self.world().await?;
@@ -115,22 +86,35 @@ impl Fleet {
         self.order(|orders| orders.promoted = orders.promoted.max(wave)).await
     }
 
-    /// A host that failed tries again, from the step at which it failed.
+    /// A host that failed tries again, from the step at which it failed; one that is skipped takes part again.
     pub async fn retry(&self, lrn: Lrn) -> Result<(), FleetError> {
         let world = self.world().await?;
+        refuse_stopped(&world)?;
+        let failed = has_failed(&world, lrn);
         match standings(&world).and_then(|standings| standings.get(&lrn).cloned()) {
-            Some(Standing::Failed(_)) => {}
-            Some(_) => return Err(FleetError::Refused(format!("host {lrn} has not failed"))),
+            Some(Standing::Failed(_) | Standing::Skipped) => {}
+            Some(Standing::Gone | Standing::Absent) => {
+                let text =
+                    format!("the worker of host {lrn} is gone; start it, and the host goes on by itself");
+                return Err(FleetError::Refused(text));
+            }
+            Some(Standing::Left | Standing::Silent | Standing::At(_) | Standing::Finished) if !failed => {
+                return Err(FleetError::Refused(format!("host {lrn} has not failed")));
+            }
+            Some(Standing::Left | Standing::Silent | Standing::At(_) | Standing::Finished) => {}
             None => return Err(FleetError::UnknownHost(lrn)),
         }
-        if world.request.as_ref().is_some_and(|seen| seen.record.stop) {
-            let text = "the request is stopped; `recover` has every host tried again".to_owned();
-            return Err(FleetError::Refused(text));
-        }
-        self.order(|orders| *orders.retry.entry(lrn).or_default() += 1).await
+        self.order(|orders| {
+            orders.skip.remove(&lrn);
+            if failed {
+                *orders.retry.entry(lrn).or_default() += 1;
+            }
+        })
+        .await
     }
 
-    /// The rollout goes on without a host.
+    /// The rollout goes on without a host. A failed one takes up its work again; one that is down stays out of service
+    /// and counts as such.
     pub async fn skip(&self, lrn: Lrn, asker: &Asker) -> Result<(), FleetError> {
         if asker.reason.is_empty() {
             return Err(FleetError::Invalid("to skip a host takes a reason".to_owned()));
@@ -140,13 +124,20 @@ impl Fleet {
         if !member {
             return Err(FleetError::UnknownHost(lrn));
         }
+        refuse_stopped(&world)?;
+        if world.has_ended() && !is_over(&world) {
+            return Err(FleetError::Refused(
+                "the update has ended; hosts that it went on without catch up".to_owned(),
+            ));
+        }
         self.order(|orders| {
             orders.skip.insert(lrn, asker.order());
         })
         .await
     }
 
-    /// Clears a stopped request away: every host begins anew, with the named release or else with the same one.
+    /// Clears a stopped request away: every host begins anew, with the named release or else with the same one. What
+    /// cannot be read of the old request is removed with it.
     pub async fn recover(&self, version: Option<&str>, asker: &Asker) -> Result<(), FleetError> {
         let world = self.world().await?;
         let named = match version {
@@ -159,29 +150,26 @@ impl Fleet {
         self.clear(&world, asker, named).await
     }
 
-    /// Goes back to an older release: the named one, or the last that succeeded before the present one.
+    /// Goes back to an older release: the named one, or the last that succeeded before the present one. A request that is
+    /// under way is stopped first.
     pub async fn rollback(&self, to: Option<&str>, asker: &Asker) -> Result<String, FleetError> {
-        let world = self.world().await?;
-        let Some(request) = world.request.as_ref().map(|seen| &seen.record) else {
+        let mut world = self.world().await?;
+        let Some(request) = world.request.as_ref().map(|seen| seen.record.clone()) else {
             return Err(FleetError::NothingUnderWay);
         };
-        let kept = world.history.as_ref().map(|seen| seen.record.from.clone()).unwrap_or_default();
         let to = match to {
             Some(to) => to.to_owned(),
-            None if kept.is_empty() => {
-                return Err(FleetError::NotFound(format!("a release before {}", request.version)));
-            }
-            None => kept,
+            None => release_before(&world, &request)?,
         };
         known(&world, &to)?;
-        let ended = world.history.as_ref().is_some_and(|seen| seen.record.outcome.is_some());
-        if request.stop {
-            self.clear(&world, asker, Some(target(&to, asker, true))).await?;
-        } else if ended {
-            self.aim(&to, asker, true).await?;
-        } else {
-            let text = format!("the request for {} is under way; `stop` it first", request.version);
-            return Err(FleetError::Refused(text));
+        if !request.stop && !world.has_ended() {
+            self.stop(asker).await?;
+            world = self.world().await?;
+        }
+        let stopped = world.request.as_ref().is_some_and(|seen| seen.record.stop);
+        match stopped {
+            true => self.clear(&world, asker, Some(target(&to, asker, true))).await?,
+            false => self.aim(&to, asker, true).await?,
         }
         Ok(to)
     }
@@ -194,9 +182,14 @@ impl Fleet {
         let same = Target { rollback: seen.record.rollback, ..target(&seen.record.version, asker, false) };
         let (current, history) = (self.tree.current(), self.tree.history(seen.record.generation));
         let note = ended(&seen.record, world.history.as_deref());
-        let txn = Txn::new()
-            .when(current.unchanged(seen))
-            .when(history.as_seen(world.history.as_deref()))
+        let mut txn = Txn::new().when(current.unchanged(seen));
+        if !world.unreadable.iter().any(|bad| bad.key == history.path()) {
+            txn = txn.when(history.as_seen(world.history.as_deref()));
+        }
+        for bad in world.unreadable.iter().take(MAX_REPAIRS).filter(|bad| is_cleared(&bad.key)) {
+            txn = txn.then(Delete::one(bad.key.clone()));
+        }
+        let txn = txn
             .then(current.delete())
             .then(self.tree.released().delete())
             .then(self.tree.host_statuses().delete_all())
@@ -204,15 +197,22 @@ impl Fleet {
             .then(history.put(&note));
         match self.commit(txn).await? {
             true => Ok(()),
-            false => Err(FleetError::Contended("the request")),
+            false => Err(FleetError::contended("the request")),
         }
     }
 
     /// Changes the orders about the request that is there.
     async fn order(&self, change: impl Fn(&mut Orders)) -> Result<(), FleetError> {
+        self.order_or(change, Unparsable::Refused).await
+    }
+
+    async fn order_or(&self, change: impl Fn(&mut Orders), unparsable: Unparsable) -> Result<(), FleetError> {
         let Some(request) = self.store.read(&self.tree.current()).await? else {
             return Err(FleetError::NothingUnderWay);
         };
+        if request.record.stop {
+            return Err(stopped(&request.record));
+        }
         let generation = request.record.generation;
         let history = self.store.read(&self.tree.history(generation)).await?;
         // Hosts that were away when it ended are still caught up, and that can be held or stopped.
@@ -220,13 +220,84 @@ impl Fleet {
             return Err(FleetError::NothingUnderWay);
         }
         let key = self.tree.orders(generation);
-        let still = Txn::new().when(self.tree.current().same_life(&request));
-        self.change_if(&key, "the orders", still, |orders| {
-            let mut next = orders.cloned().unwrap_or_default();
+        let read = || async { Ok(self.store.get(key.bytes()).await?) };
+        settle(&self.store, "the orders", read, |raw: &Option<Arc<KeyValue>>, progress| {
+            let seen = match raw.as_ref().map(|kv| Stored::<Orders>::decode::<OrdersKey>(kv)) {
+                None => None,
+                Some(Ok(seen)) => Some(seen.record),
+                Some(Err(_)) if unparsable == Unparsable::Replaced => None,
+                Some(Err(bad)) => return Err(bad.into()),
+            };
+            let mut next = seen.clone().unwrap_or_default();
             change(&mut next);
-            Ok((orders != Some(&next)).then_some(next))
+            if progress.committed > 0 || seen.as_ref() == Some(&next) {
+                return Ok(Next::Done(()));
+            }
+            let at = raw.as_ref().map_or(Revision::ZERO, |kv| kv.mod_revision);
+            let txn = Txn::new()
+                .when(self.tree.current().same_life(&request))
+                .when(Compare::mod_revision(key.bytes(), at))
+                .then(key.put(&next));
+            Ok(Next::Commit(txn))
         })
         .await
+    }
+}
+
+/// What happens to orders that cannot be parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unparsable {
+    /// The call is refused, and says how they are repaired.
+    Refused,
+    /// New ones take their place.
+    Replaced,
+}
+
+/// Keys that `recover` removes if they cannot be parsed: they belong to the request that it clears away.
+fn is_cleared(path: &str) -> bool {
+    use crate::keys::{DesiredKey, OrdersKey, PlanKey, SlotsKey};
+    DesiredKey::parse(path).is_some()
+        || OrdersKey::parse(path).is_some()
+        || PlanKey::parse(path).is_some()
+        || SlotsKey::parse(path).is_some()
+}
+
+fn stopped(request: &Request) -> FleetError {
+    FleetError::Refused(format!(
+        "the request for {} is stopped; `recover` clears it away first",
+        request.version
+    ))
+}
+
+fn refuse_stopped(world: &World) -> Result<(), FleetError> {
+    match world.request.as_ref().filter(|seen| seen.record.stop) {
+        Some(seen) => Err(stopped(&seen.record)),
+        None => Ok(()),
+    }
+}
+
+fn has_failed(world: &World, lrn: Lrn) -> bool {
+    let Some(request) = world.request.as_ref().map(|seen| &seen.record) else { return false };
+    let desired = world.desired.get(&lrn).map(|seen| &seen.record);
+    let given_up =
+        desired.is_some_and(|desired| desired.generation == request.generation && desired.failure.is_some());
+    let status = world.statuses.get(&lrn).map(|seen| &seen.record);
+    given_up || status.is_some_and(|status| status.error && status.is_about(request))
+}
+
+/// The release that hosts keep for going back. Hosts that went back keep none.
+fn release_before(world: &World, request: &Request) -> Result<String, FleetError> {
+    if request.rollback {
+        let text = format!(
+            "the fleet went back to {} already and keeps no older release; `apply` one",
+            request.version
+        );
+        return Err(FleetError::Refused(text));
+    }
+    let kept = world.history.as_ref().map(|seen| seen.record.from.clone()).unwrap_or_default();
+    match kept.is_empty() {
+        true => Err(FleetError::NotFound(format!("a release before {}", request.version))),
+        false => Ok(kept),
     }
 }
 

@@ -37,7 +37,7 @@ impl fmt::Display for VaultSecret {
     }
 }
 
-/// A text that is shown to nobody who does not ask for it by name.
+/// A secret: printed only by the call that asks for it by name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -48,7 +48,7 @@ impl Secret {
         Secret(text.into())
     }
 
-    /// The text, for whoever must have it.
+    /// The text, for the caller that needs it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

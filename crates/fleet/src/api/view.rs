@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use capstan_control::keys::HostId;
-use capstan_meta::record::Prefix;
+use capstan_meta::record::{Key, Prefix};
 use capstan_meta::{Detail, Range};
 use serde::Serialize;
 
 use super::Fleet;
 use crate::decide::alarm::Alarm;
-use crate::decide::why::{Why, why};
-use crate::decide::{Rollout, Standing, decide};
+use crate::decide::why::{Why, stopped_text, why};
+use crate::decide::{Rollout, Standing, decide, standings};
 use crate::encoding::Moment;
 use crate::error::FleetError;
 use crate::history::HistoryRecord;
-use crate::keys::GroupName;
+use crate::keys::{CurrentKey, GroupName};
 use crate::lrn::Lrn;
 use crate::plan::{SegmentKind, group_of};
 use crate::status::{Condition, HostStatus, Phase, Request};
@@ -66,6 +66,8 @@ pub enum FleetState {
     Running,
     /// A request is under way, and an operator holds it.
     Paused,
+    /// A key cannot be read: nothing begins until it is repaired.
+    Held,
     /// A request was stopped, and waits for `recover`.
     Stopped,
     /// The request is complete.
@@ -89,6 +91,8 @@ pub struct WaveProgress {
     pub failed: usize,
     /// How many are gone or skipped.
     pub without: usize,
+    /// How many steps its hosts have left, all together.
+    pub steps_left: u64,
 }
 
 /// The whole fleet at a glance.
@@ -100,12 +104,15 @@ pub struct FleetStatus {
     pub request: Option<Request>,
     /// The release that it is to have.
     pub target: Option<String>,
-    /// Who leads the updaters.
+    /// The leading updater.
     pub leader: Option<String>,
     /// What the updater does next or waits for.
     pub why: String,
     /// The waves.
     pub waves: Vec<WaveProgress>,
+    /// Hosts of the request that do not have the release or are out of service, if it is over: failed, gone, skipped.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<Lrn>,
     /// The hosts.
     pub hosts: Vec<HostLine>,
     /// Keys and values that are not what they should be.
@@ -128,7 +135,7 @@ impl Fleet {
     /// All hosts that have joined.
     pub async fn hosts(&self) -> Result<HostList, FleetError> {
         let world = self.world().await?;
-        let mut problems = world.problems.clone();
+        let mut problems = problems(&world);
         problems.extend(self.strange_members().await?);
         Ok(HostList { hosts: world.registry.iter().map(|lrn| line(&world, *lrn)).collect(), problems })
     }
@@ -140,7 +147,7 @@ impl Fleet {
         let leader = leaders.iter().min_by_key(|(_, seen)| seen.create_revision);
         let mut shown = world.registry.clone();
         shown.extend(world.request.iter().flat_map(|seen| seen.record.members()));
-        let mut problems = world.problems.clone();
+        let mut problems = problems(&world);
         problems.extend(self.strange_members().await?);
         Ok(FleetStatus {
             state: state(&world),
@@ -148,6 +155,7 @@ impl Fleet {
             target: world.target.as_ref().map(|seen| seen.record.version.clone()),
             leader: leader.map(|(_, seen)| seen.record.clone()),
             why: decide(&world).why,
+            without: without(&world),
             waves: waves(&world),
             hosts: shown.iter().map(|lrn| line(&world, *lrn)).collect(),
             problems,
@@ -177,7 +185,7 @@ impl Fleet {
         Ok(lines)
     }
 
-    /// Keys in the registry that name no host: somebody wrote them by hand.
+    /// Keys in the registry that name no host, written by hand.
     async fn strange_members(&self) -> Result<Vec<String>, FleetError> {
         let prefix = self.tree.boot_servers();
         let keys = self.store.range(Range::of(Prefix::range(&prefix)).detail(Detail::KeysOnly)).await?;
@@ -189,13 +197,33 @@ impl Fleet {
     }
 }
 
+fn problems(world: &World) -> Vec<String> {
+    world.unreadable.iter().map(ToString::to_string).chain(world.problems.iter().cloned()).collect()
+}
+
+/// Hosts that a request that is over went on without, or that are down.
+fn without(world: &World) -> Vec<Lrn> {
+    let over = world.has_ended() && world.request.as_ref().is_some_and(|seen| !seen.record.stop);
+    let standings = standings(world).filter(|_| over).unwrap_or_default();
+    let missing = standings.into_iter().filter(|(lrn, standing)| match standing {
+        Standing::Skipped | Standing::Failed(_) | Standing::Absent | Standing::Gone => true,
+        Standing::Left => false,
+        Standing::Silent | Standing::At(_) => true,
+        Standing::Finished => !world.leases.contains_key(lrn),
+    });
+    missing.map(|(lrn, _)| lrn).collect()
+}
+
 fn state(world: &World) -> FleetState {
-    let Some(request) = &world.request else { return FleetState::Clear };
-    let ended = world.history.as_ref().is_some_and(|seen| seen.record.outcome.is_some());
+    let held = world.unreadable.iter().any(|bad| <CurrentKey as Key>::parse(&bad.key).is_some());
+    let Some(request) = &world.request else {
+        return if held { FleetState::Held } else { FleetState::Clear };
+    };
     let paused = world.orders.as_ref().is_some_and(|seen| seen.record.paused.is_some());
-    match (request.record.stop, ended, paused) {
+    match (request.record.stop, world.has_ended(), paused) {
         (true, _, _) => FleetState::Stopped,
         (false, true, _) => FleetState::Completed,
+        (false, false, _) if !world.unreadable.is_empty() => FleetState::Held,
         (false, false, true) => FleetState::Paused,
         (false, false, false) => FleetState::Running,
     }
@@ -234,6 +262,13 @@ fn release_of(world: &World, lrn: Lrn, status: Option<&HostStatus>) -> String {
 /// A word for where a host stands, without working out the whole rollout for every line.
 fn brief(world: &World, lrn: Lrn) -> String {
     let Some(request) = world.request.as_ref().map(|seen| &seen.record) else { return "idle".to_owned() };
+    if !world.registry.contains(&lrn) {
+        return if world.is_leaving(lrn) { "leaving" } else { "left" }.to_owned();
+    }
+    if request.stop && request.servers.contains(&lrn) {
+        return stopped_text(world, lrn);
+    }
+    let gone = if world.leases.contains_key(&lrn) { "" } else { ", its worker is gone" };
     let desired = world.desired.get(&lrn).filter(|seen| seen.record.generation == request.generation);
     let phase = desired.map(|seen| &seen.record.phase).filter(|phase| phase.is_active());
     let status = world.statuses.get(&lrn).map(|seen| &seen.record).filter(|status| status.is_about(request));
@@ -243,18 +278,34 @@ fn brief(world: &World, lrn: Lrn) -> String {
         (Some(Phase::Return), _) => "returning".to_owned(),
         (Some(Phase::Settle), _) => "settling".to_owned(),
         (_, Some((Condition::Aborted, _))) => "failed".to_owned(),
-        (_, Some((Condition::Completed, _))) => "finished".to_owned(),
-        (Some(_), Some((Condition::Running, step))) => format!("running step {step}"),
-        (None, Some((Condition::Running, step))) => format!("at step {step}"),
+        (_, Some((Condition::Completed, _))) => format!("finished{gone}"),
+        (Some(_), Some((Condition::Running, step))) => format!("running step {step}{gone}"),
+        (None, Some((Condition::Running, step))) => format!("at step {step}{gone}"),
         (_, None) if request.members().contains(&lrn) => "not joined yet".to_owned(),
         (_, None) => "in the next request".to_owned(),
+    }
+}
+
+/// How many of the steps a host has left. One that is not waited for has none.
+fn steps_left(standing: Option<&Standing>, steps: u32) -> u32 {
+    match standing {
+        Some(Standing::Silent) | None => steps,
+        Some(Standing::At(step)) => (steps + 1).saturating_sub(*step),
+        Some(
+            Standing::Finished
+            | Standing::Failed(_)
+            | Standing::Left
+            | Standing::Absent
+            | Standing::Gone
+            | Standing::Skipped,
+        ) => 0,
     }
 }
 
 fn waves(world: &World) -> Vec<WaveProgress> {
     let Some(request) = &world.request else { return Vec::new() };
     let Ok(rollout) = Rollout::of(world, &request.record, &Alarm::new(world.now)) else { return Vec::new() };
-    // Where hosts go one after the other, who has no slot waits, however many steps it is past.
+    // In a rolling segment a host without a slot waits, whatever steps it has passed.
     let together = rollout.open_segment().is_none_or(|segment| match segment.kind {
         SegmentKind::Barrier | SegmentKind::Once => true,
         SegmentKind::Rolling { .. } => false,
@@ -270,13 +321,17 @@ fn waves(world: &World) -> Vec<WaveProgress> {
                 active: 0,
                 failed: 0,
                 without: 0,
+                steps_left: 0,
             };
             for lrn in hosts {
+                progress.steps_left += u64::from(steps_left(rollout.standings.get(lrn), rollout.steps));
                 match rollout.standings.get(lrn) {
                     _ if rollout.is_in_slot(*lrn) => progress.active += 1,
                     Some(Standing::Finished) => progress.finished += 1,
                     Some(Standing::Failed(_)) => progress.failed += 1,
-                    Some(Standing::Left | Standing::Absent | Standing::Skipped) => progress.without += 1,
+                    Some(Standing::Left | Standing::Absent | Standing::Gone | Standing::Skipped) => {
+                        progress.without += 1;
+                    }
                     Some(Standing::At(2..)) if together => progress.active += 1,
                     Some(Standing::At(_) | Standing::Silent) | None => {}
                 }

@@ -165,7 +165,7 @@ impl Cache {
             return Ok(path);
         }
         let lock = self.lock(wanted.digest).await?;
-        // Whoever held the lock may have fetched it.
+        // The process that held the lock may have fetched it.
         if let Some(path) = self.look(wanted.digest).await? {
             return Ok(path);
         }
@@ -242,7 +242,7 @@ impl Cache {
         opened.map_err(|e: io::Error| disk(&path, &e))
     }
 
-    /// Removes everything but these files. Nobody else may be fetching into this cache.
+    /// Removes everything but these files. No other process may be fetching into this cache.
     pub fn retain(&self, kept: &BTreeSet<Digest>) -> io::Result<usize> {
         let mut removed = 0;
         for entry in std::fs::read_dir(self.dir.join("sha256"))? {

@@ -81,7 +81,7 @@ impl DpkgOptions {
             argv.push(format!("--root={}", self.root.display()));
             argv.push(format!("--log={}", self.root.join("var/log/dpkg.log").display()));
         }
-        // Nobody answers questions: an edited configuration file stays as the host's owner wrote it.
+        // No terminal to answer questions: an edited configuration file stays as the host's owner wrote it.
         argv.extend(["--force-confdef", "--force-confold"].map(str::to_owned));
         if self.durability == Durability::Unsafe {
             argv.push("--force-unsafe-io".to_owned());

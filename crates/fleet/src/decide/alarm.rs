@@ -1,4 +1,4 @@
-//! When must the decision be made again? Whoever asks whether a time has passed leaves word when it will have.
+//! When must the decision be made again? Every question whether a time has passed registers that time.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// An alarm that nobody has set yet.
+    /// An alarm that is not set.
     #[must_use]
     pub fn new(now: Moment) -> Alarm {
         Alarm { now, next: Cell::new(None) }

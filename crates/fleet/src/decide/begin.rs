@@ -1,7 +1,8 @@
 //! Does a request begin? Which release, for whom, and what is refused.
 
+use super::rollout::Rollout;
 use super::{Decision, Move, Start};
-use crate::lrn::Lrn;
+use crate::lrn::{Lrn, go_list};
 use crate::plan::{RolloutPlan, plan_groups};
 use crate::release::Version;
 use crate::spec::Target;
@@ -21,7 +22,8 @@ pub(super) fn first(world: &World) -> Decision {
 }
 
 /// The request is complete: another host list or another release begins the next one.
-pub(super) fn next(world: &World, request: &Request) -> Decision {
+pub(super) fn next(world: &World, rollout: &Rollout<'_>) -> Decision {
+    let request = rollout.request;
     let version = &request.version;
     if let Some(target) = &world.target
         && target.record.version != *version
@@ -36,7 +38,18 @@ pub(super) fn next(world: &World, request: &Request) -> Decision {
         let target = Target { version: version.clone(), ..same };
         return start(world, &target, version, "hosts joined or left");
     }
-    Decision::wait(format!("{version} is on every host"))
+    let without: Vec<Lrn> = rollout.left_behind().collect();
+    let down =
+        rollout.standings.keys().filter(|lrn| !world.leases.contains_key(lrn) && !without.contains(lrn));
+    let down: Vec<Lrn> = down.filter(|lrn| world.registry.contains(lrn)).copied().collect();
+    let mut text = match without.is_empty() {
+        true => format!("{version} is on every host"),
+        false => format!("{version} is complete without hosts {}", go_list(&without)),
+    };
+    if !down.is_empty() {
+        text.push_str(&format!("; the workers of hosts {} are not up", go_list(&down)));
+    }
+    Decision::wait(text)
 }
 
 /// Why a release is not begun, if it is not.

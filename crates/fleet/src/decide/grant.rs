@@ -1,7 +1,9 @@
-//! Who may begin? One host after the other takes a slot, as far as waves, windows, limits and budgets let it.
+//! Which host may begin? Hosts take slots one after the other, as far as waves, windows, limits and budgets allow.
 
 use std::collections::BTreeMap;
 use std::fmt;
+
+use capstan_control::drain::FailureUnit;
 
 use super::alarm::Alarm;
 use super::rollout::{Rollout, Standing};
@@ -20,7 +22,7 @@ use crate::world::World;
 pub enum Obstacle {
     /// An operator paused the rollout.
     Paused {
-        /// Who.
+        /// The host.
         by: String,
         /// Why.
         reason: String,
@@ -55,14 +57,21 @@ pub enum Obstacle {
     DomainFull {
         /// The domain.
         domain: String,
-        /// Who is out.
+        /// The hosts that are out.
         out: Vec<Lrn>,
+    },
+    /// Another host that is out of service holds the same shard or log.
+    SharedUnit {
+        /// The other host.
+        other: Lrn,
+        /// What both hold.
+        unit: FailureUnit,
     },
     /// More hosts of its group failed or are gone than the rollout may go on without.
     Budget {
         /// The group.
         group: GroupName,
-        /// Who failed or is gone.
+        /// The hosts that failed or are gone.
         hosts: Vec<Lrn>,
     },
 }
@@ -84,6 +93,9 @@ impl fmt::Display for Obstacle {
             Obstacle::DomainFull { domain, out } => {
                 write!(f, "enough of failure domain {domain:?} is out of service: hosts {}", go_list(out))
             }
+            Obstacle::SharedUnit { other, unit } => {
+                write!(f, "host {other} is out of service and holds {unit} too")
+            }
             Obstacle::Budget { group, hosts } => {
                 write!(f, "the budget of group {group} is used up by hosts {}", go_list(hosts))
             }
@@ -91,7 +103,7 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Who begins, or why nobody does.
+/// The host that begins, or why none does.
 pub(super) struct Granted {
     pub(super) moves: Vec<HostMove>,
     pub(super) why: String,
@@ -101,7 +113,7 @@ pub(super) struct Granted {
 pub(super) struct Room {
     holders: Vec<String>,
     slots: usize,
-    /// By failure domain: who is out of service, and how many may be.
+    /// By failure domain: the hosts out of service, and how many may be.
     domains: BTreeMap<String, (Lrns, usize)>,
     domain_of: BTreeMap<Lrn, String>,
 }
@@ -132,7 +144,7 @@ impl Room {
         room
     }
 
-    /// Why there is no room for a host. One that is out of service anyway takes nobody's place.
+    /// Why there is no room for a host. A host that is out of service anyway needs no room.
     pub(super) fn obstacle(&self, lrn: Lrn) -> Option<Obstacle> {
         if self.holders.len() >= self.slots {
             return Some(Obstacle::NoSlot { holders: self.holders.clone() });
@@ -151,29 +163,48 @@ impl Room {
     }
 }
 
-fn domain_of(world: &World, lrn: Lrn, policy: &Policy) -> String {
+pub(super) fn domain_of(world: &World, lrn: Lrn, policy: &Policy) -> String {
     let label = policy.failure_domain.as_ref();
     let value = label.and_then(|label| world.infos.get(&lrn)?.record.labels.get(label));
     value.cloned().unwrap_or_default()
 }
 
-/// Whether a host is out of service, by the rollout's doing or not. One that failed and went back to the version that it
-/// kept is not.
-fn is_out(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
-    let went_back = rollout.report(lrn).is_some_and(|report| !report.rolled_back_to.is_empty());
+/// Whether a host is out of service, by the rollout's doing or not: its worker is gone, it failed and did not go back,
+/// its services are not healthy, or it is drained. A host that left is out until it has stopped.
+pub(super) fn is_out(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
     let standing = match rollout.standings.get(&lrn) {
-        Some(Standing::Absent) => true,
-        Some(Standing::Failed(_)) => !went_back,
-        Some(
-            Standing::Left | Standing::Skipped | Standing::Silent | Standing::At(_) | Standing::Finished,
-        )
-        | None => false,
+        Some(Standing::Left) => return world.is_leaving(lrn),
+        Some(Standing::Absent | Standing::Gone) => true,
+        Some(Standing::Failed(_)) => {
+            rollout.report(lrn).is_none_or(|report| report.rolled_back_to.is_empty())
+        }
+        // An operator has looked at it: what counts is whether it serves.
+        Some(Standing::Skipped) => !world.leases.contains_key(&lrn),
+        Some(Standing::Silent | Standing::At(_) | Standing::Finished) | None => false,
     };
     let drained = match emptiness(world, lrn) {
         Emptiness::Nothing | Emptiness::Unasked => false,
         Emptiness::Draining(_) | Emptiness::Empty | Emptiness::Returning(_) => true,
     };
-    standing || drained || rollout.is_in_slot(lrn)
+    standing || drained || rollout.ailing(lrn).is_some() || rollout.is_in_slot(lrn)
+}
+
+/// Why a drained host may not be worked on: another one that is out of service holds the same shard or log. Of two that
+/// wait for each other the lower number goes first.
+pub(super) fn shared_unit(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> Option<Obstacle> {
+    let units =
+        |lrn: Lrn| world.host_id(lrn).and_then(|host| world.drains.get(host)).map(|drain| &drain.units);
+    let own = units(lrn).filter(|units| !units.is_empty())?;
+    let ahead = |other: Lrn| match rollout.desired(other).map(|desired| &desired.phase) {
+        Some(Phase::Drain) => other < lrn && emptiness(world, other) == Emptiness::Empty,
+        Some(_) | None => true,
+    };
+    let others = world.infos.keys().copied().filter(|other| *other != lrn && ahead(*other));
+    let mut shared = others.filter_map(|other| {
+        let unit = units(other)?.intersection(own).next()?.clone();
+        Some(Obstacle::SharedUnit { other, unit })
+    });
+    shared.next()
 }
 
 /// Hosts of a segment that begin now.
@@ -252,7 +283,7 @@ pub(super) fn catch_up(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> V
 
 fn lags(rollout: &Rollout<'_>, lrn: Lrn, through: u32) -> bool {
     let Some(Standing::At(step)) = rollout.standings.get(&lrn) else { return false };
-    // A barrier that is released lets who has announced it run by itself, and what was done once lets it pass.
+    // A released barrier needs no slot: hosts that have announced it run it, and a once step that is done is passed.
     let runs_anyway = rollout
         .released
         .is_some_and(|released| (released.only.is_none() || released.done) && released.step == *step);
@@ -273,6 +304,7 @@ fn is_ready(rollout: &Rollout<'_>, lrn: Lrn, segment: Segment) -> bool {
             | Standing::Skipped
             | Standing::Failed(_)
             | Standing::Absent
+            | Standing::Gone
             | Standing::Silent
             | Standing::Finished,
         )
@@ -285,14 +317,14 @@ fn is_through(rollout: &Rollout<'_>, group: &GroupPlan, segment: Segment) -> boo
     group
         .hosts()
         .filter(|lrn| rollout.is_awaited(&group.group, *lrn))
-        .all(|lrn| rollout.has_done(lrn, segment.last) && !rollout.is_in_slot(lrn))
+        .all(|lrn| rollout.is_done(lrn, segment.last))
 }
 
-/// The first wave with somebody who is waited for and not through; the last one if there is none.
+/// The first wave with an awaited host that is not through; the last one if there is none.
 pub(super) fn open_wave(rollout: &Rollout<'_>, group: &GroupPlan, segment: Segment) -> usize {
     let open = group.waves.iter().position(|wave| {
         let mut awaited = wave.iter().filter(|lrn| rollout.is_awaited(&group.group, **lrn));
-        awaited.any(|lrn| !rollout.has_done(*lrn, segment.last) || rollout.is_in_slot(*lrn))
+        awaited.any(|lrn| !rollout.is_done(*lrn, segment.last))
     });
     open.unwrap_or(group.waves.len().saturating_sub(1))
 }
@@ -369,6 +401,38 @@ fn between_waves(
     (!alarm.passed(settled, policy.bake.0)).then(|| Obstacle::Baking { until: settled.plus(policy.bake.0) })
 }
 
+/// Whether a host that was out of service and goes on finds room: fewer others of its failure domain are being worked on
+/// than may be.
+pub(super) fn has_room(
+    world: &World,
+    rollout: &Rollout<'_>,
+    group: &GroupName,
+    policy: &Policy,
+    lrn: Lrn,
+) -> bool {
+    let Some(plan) = rollout.groups.iter().find(|plan| plan.group == *group) else { return false };
+    let domain = domain_of(world, lrn, policy);
+    let peers: Vec<Lrn> = plan.hosts().filter(|peer| domain_of(world, *peer, policy) == domain).collect();
+    // Of several that are back at the same moment the lower number goes first.
+    let is_back = |peer: Lrn| {
+        let gone = rollout.desired(peer).is_some_and(|desired| desired.phase == Phase::Gone);
+        peer < lrn && gone && world.leases.contains_key(&peer)
+    };
+    let is_busy = |peer: &Lrn| *peer != lrn && (rollout.is_in_slot(*peer) || is_back(*peer));
+    let busy = peers.iter().copied().filter(is_busy).count();
+    busy < policy.unavailable(peers.len())
+}
+
+/// Whether the steps that a host has before it, up to one, ask for a drain.
+pub(super) fn needs_drain(rollout: &Rollout<'_>, lrn: Lrn, through: u32) -> bool {
+    let from = rollout.report(lrn).map_or(1, |report| report.step);
+    rollout.segments.iter().any(|segment| {
+        segment.kind == SegmentKind::Rolling { drain: true }
+            && segment.last >= from
+            && segment.first <= through
+    })
+}
+
 /// A host takes a slot: drained first, if what it runs asks for it.
 fn begin(
     world: &World,
@@ -379,12 +443,7 @@ fn begin(
     alarm: &Alarm,
 ) -> HostMove {
     let from = rollout.report(lrn).map_or(1, |report| report.step);
-    let needs_drain = rollout.segments.iter().any(|segment| {
-        segment.kind == SegmentKind::Rolling { drain: true }
-            && segment.last >= from
-            && segment.first <= through
-    });
-    let drain = needs_drain && emptiness(world, lrn) != Emptiness::Nothing;
+    let drain = needs_drain(rollout, lrn, through) && emptiness(world, lrn) != Emptiness::Nothing;
     let attempt = rollout.orders.retry.get(&lrn).copied().unwrap_or(0);
     HostMove {
         lrn,

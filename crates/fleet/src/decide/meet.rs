@@ -1,20 +1,20 @@
-//! When does a step run that hosts run together? When everybody who is waited for has announced it.
+//! When does a step run that hosts run together? When every awaited host has announced it.
 
 use super::alarm::Alarm;
-use super::rollout::Rollout;
+use super::rollout::{Rollout, Standing};
 use super::{Decision, Move};
 use crate::lrn::Lrn;
 use crate::plan::Segment;
 use crate::status::Released;
 use crate::world::World;
 
-/// Everybody runs the step at the same time.
+/// All hosts run the step at the same time.
 pub(super) fn barrier(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm) -> Decision {
     let step = segment.first;
     if rollout.released.is_some_and(|released| released.step >= step) {
-        return waiting(rollout, step, |lrn| !rollout.has_done(lrn, step), "run");
+        return waiting(rollout, segment, |lrn| !rollout.has_done(lrn, step), "run");
     }
-    match held_back(rollout, step, alarm) {
+    match held_back(rollout, segment, alarm) {
         Some(wait) => wait,
         None => release(world, rollout, step, None),
     }
@@ -23,20 +23,20 @@ pub(super) fn barrier(world: &World, rollout: &Rollout<'_>, segment: Segment, al
 /// One host runs the step; the others go on when it is done.
 pub(super) fn once(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm) -> Decision {
     let step = segment.first;
-    // What one host did for all stays done: who comes back from before it does not make it begin again.
+    // A once step stays done: a host that comes back from before it does not run it again.
     let over = |released: &Released| released.step > step || (released.step == step && released.done);
     if rollout.released.is_some_and(over) {
-        return waiting(rollout, step, |lrn| !rollout.has_done(lrn, step), "go on behind");
+        return waiting(rollout, segment, |lrn| !rollout.has_done(lrn, step), "go on behind");
     }
     let chosen = rollout.released.filter(|released| released.step == step).and_then(|released| released.only);
     let Some(host) = chosen else {
-        return match (held_back(rollout, step, alarm), first_awaited(rollout)) {
+        return match (held_back(rollout, segment, alarm), first_awaited(rollout)) {
             (Some(wait), _) => wait,
             (None, Some(host)) => release(world, rollout, step, Some(host)),
             (None, None) => Decision::wait("nobody is left to do what is done once"),
         };
     };
-    // What somebody has done counts, even if it was believed to be gone before it could say so, is gone by now, or has
+    // A once step that a host has done counts, even if the host was taken for gone before it reported, is gone by now, or has
     // failed at a later step since.
     let has_done = |lrn: &Lrn| {
         rollout.report(*lrn).is_some_and(|report| report.step > step || (report.finished && !report.error))
@@ -45,7 +45,13 @@ pub(super) fn once(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm
         let released = Released { done: true, ..released(world, rollout, step, Some(did)) };
         return Decision::act(Move::Release(released), format!("host {did} has done step {step} for all"));
     }
-    let gone = !rollout.awaited().any(|(_, lrn)| lrn == host);
+    let gone = match rollout.standings.get(&host) {
+        Some(Standing::At(_) | Standing::Finished | Standing::Silent) => false,
+        Some(
+            Standing::Left | Standing::Skipped | Standing::Failed(_) | Standing::Absent | Standing::Gone,
+        )
+        | None => true,
+    };
     match first_awaited(rollout).filter(|_| gone) {
         Some(other) => release(world, rollout, step, Some(other)),
         None => Decision::wait(format!("host {host} does step {step} for all")),
@@ -53,9 +59,10 @@ pub(super) fn once(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm
 }
 
 /// Why a step may not begin yet, if it may not.
-fn held_back(rollout: &Rollout<'_>, step: u32, alarm: &Alarm) -> Option<Decision> {
-    if rollout.awaited().any(|(_, lrn)| !rollout.has_announced(lrn, step)) {
-        return Some(waiting(rollout, step, |lrn| !rollout.has_announced(lrn, step), "announce"));
+fn held_back(rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm) -> Option<Decision> {
+    let step = segment.first;
+    if rollout.awaited_in(segment.kind).any(|lrn| !rollout.has_announced(lrn, step)) {
+        return Some(waiting(rollout, segment, |lrn| !rollout.has_announced(lrn, step), "announce"));
     }
     if let Some(order) = &rollout.orders.paused {
         return Some(Decision::wait(format!("step {step} waits: paused by {} ({})", order.by, order.reason)));
@@ -65,13 +72,16 @@ fn held_back(rollout: &Rollout<'_>, step: u32, alarm: &Alarm) -> Option<Decision
     Some(Decision::wait(format!("step {step} waits for the window of group {}", shut.group)))
 }
 
-fn waiting(rollout: &Rollout<'_>, step: u32, not_yet: impl Fn(Lrn) -> bool, what: &str) -> Decision {
-    let list: Vec<Lrn> = rollout.awaited().map(|(_, lrn)| lrn).filter(|lrn| not_yet(*lrn)).collect();
-    Decision::wait(format!("waiting for hosts {} to {what} step {step}", crate::lrn::go_list(&list)))
+fn waiting(rollout: &Rollout<'_>, segment: Segment, not_yet: impl Fn(Lrn) -> bool, what: &str) -> Decision {
+    let list: Vec<Lrn> = rollout.awaited_in(segment.kind).filter(|lrn| not_yet(*lrn)).collect();
+    let hosts = crate::lrn::go_list(&list);
+    Decision::wait(format!("waiting for hosts {hosts} to {what} step {}", segment.first))
 }
 
+/// The host that does a step for all: one that is there.
 fn first_awaited(rollout: &Rollout<'_>) -> Option<Lrn> {
-    rollout.awaited().map(|(_, lrn)| lrn).min()
+    let there = |lrn: &Lrn| matches!(rollout.standings.get(lrn), Some(Standing::At(_) | Standing::Finished));
+    rollout.awaited().map(|(_, lrn)| lrn).filter(there).min()
 }
 
 fn release(world: &World, rollout: &Rollout<'_>, step: u32, only: Option<Lrn>) -> Decision {

@@ -3,30 +3,47 @@
 use std::collections::BTreeMap;
 
 use super::alarm::Alarm;
+use crate::drains::is_ours;
+use crate::encoding::Moment;
 use crate::keys::GroupName;
-use crate::lrn::Lrn;
+use crate::lrn::{Lrn, Lrns};
 use crate::plan::{GroupPlan, RolloutPlan, Segment, SegmentKind, plan_groups, segments};
-use crate::spec::{Orders, Policy, ReleaseRecord};
+use crate::spec::{Amount, Orders, Policy, ReleaseRecord};
 use crate::status::{Desired, HostStatus, Phase, Released, Request};
 use crate::world::World;
 
 /// Where a host stands in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is in the request and not in the fleet any more: nobody waits for it.
+    /// It is in the request and no longer in the fleet: not waited for.
     Left,
     /// An operator goes on without it.
     Skipped,
     /// It failed, and this is what it said.
     Failed(String),
-    /// Its worker is gone.
+    /// Its worker is gone, and it had not begun.
     Absent,
+    /// It had begun or was through, and its worker is gone: a sign of harm.
+    Gone,
     /// Its worker is up, or may still come up, and has not reported.
     Silent,
     /// It has announced this step: everything before it is done.
     At(u32),
-    /// It has the release.
+    /// It has the release, and its worker is up.
     Finished,
+}
+
+/// Why a host is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotDone {
+    /// It has not reported the step as done.
+    Behind,
+    /// It had, and its worker is gone.
+    Gone,
+    /// It is in a slot, or drained.
+    OutOfService,
+    /// Its services are not healthy.
+    Ailing(String),
 }
 
 /// A request and everything that follows about its hosts.
@@ -44,8 +61,18 @@ pub struct Rollout<'w> {
     pub policies: BTreeMap<GroupName, Policy>,
     /// Where each host stands.
     pub standings: BTreeMap<Lrn, Standing>,
-    /// Hosts that are out of their group's budget for absence, so that they are waited for.
+    /// Groups with more absent hosts than they may go on without.
     awaited_absent: Vec<GroupName>,
+    /// The same at a barrier.
+    awaited_at_barrier: Vec<GroupName>,
+    /// Groups with more hosts that failed or are gone after they began than the failure budget allows.
+    awaited_gone: Vec<GroupName>,
+    /// Hosts whose services are not healthy, where that counts, and what is wrong.
+    ailing: BTreeMap<Lrn, String>,
+    /// Hosts that the fleet keeps drained.
+    drained: Lrns,
+    /// Whether the request has ended: what follows is catching up.
+    ended: bool,
     /// The released step of this request.
     pub released: Option<&'w Released>,
     /// What operators want.
@@ -57,7 +84,7 @@ pub struct Rollout<'w> {
 }
 
 impl<'w> Rollout<'w> {
-    /// Works out where everybody stands; the error says what is missing.
+    /// Works out the standing of every host; the error says what is missing.
     pub fn of(world: &'w World, request: &'w Request, alarm: &Alarm) -> Result<Rollout<'w>, String> {
         let release = known_release(world, request)?;
         let generation = request.generation;
@@ -74,6 +101,11 @@ impl<'w> Rollout<'w> {
             groups,
             standings: BTreeMap::new(),
             awaited_absent: Vec::new(),
+            awaited_at_barrier: Vec::new(),
+            awaited_gone: Vec::new(),
+            ailing: BTreeMap::new(),
+            drained: Lrns::new(),
+            ended: world.has_ended(),
             released: world.released.as_ref().map(|seen| &seen.record).filter(|r| r.generation == generation),
             orders: world.orders.as_ref().map(|seen| seen.record.clone()).unwrap_or_default(),
             desired: current(&world.desired, |desired| desired.generation == generation),
@@ -81,6 +113,7 @@ impl<'w> Rollout<'w> {
             segments_over: 0,
         };
         rollout.stand(world, alarm);
+        rollout.see_services(world, release);
         rollout.segments_over =
             rollout.segments.iter().take_while(|segment| rollout.is_over(segment)).count();
         Ok(rollout)
@@ -88,43 +121,126 @@ impl<'w> Rollout<'w> {
 
     fn stand(&mut self, world: &World, alarm: &Alarm) {
         let mut standings = BTreeMap::new();
-        let mut awaited = Vec::new();
+        let (mut absent_groups, mut barrier_groups, mut gone_groups) = (Vec::new(), Vec::new(), Vec::new());
         for group in &self.groups {
             let policy = &self.policies[&group.group];
             let grace_over = alarm.passed(self.request.started_at, policy.absent_grace.0);
+            let (mut absent, mut harmed, mut gone) = (0, 0, 0);
             for lrn in group.hosts() {
-                standings.insert(lrn, self.standing(world, lrn, grace_over));
+                let standing = self.standing(world, lrn, grace_over);
+                match standing {
+                    Standing::Absent => absent += 1,
+                    Standing::Failed(_) => harmed += 1,
+                    Standing::Gone => gone += 1,
+                    Standing::Left
+                    | Standing::Skipped
+                    | Standing::Silent
+                    | Standing::At(_)
+                    | Standing::Finished => {}
+                }
+                standings.insert(lrn, standing);
             }
-            let absent = group.hosts().filter(|lrn| standings.get(lrn) == Some(&Standing::Absent)).count();
-            if absent > policy.absent_budget.limit_of(group.len()) {
-                awaited.push(group.group.clone());
-            }
+            let exceeds = |count: usize, budget: Amount| count > budget.limit_of(group.len());
+            let name = |exceeded: bool| exceeded.then(|| group.group.clone());
+            absent_groups.extend(name(exceeds(absent, policy.absent_budget)));
+            barrier_groups.extend(name(exceeds(absent + gone, policy.barrier_budget)));
+            gone_groups.extend(name(exceeds(harmed + gone, policy.failure_budget)));
         }
-        (self.standings, self.awaited_absent) = (standings, awaited);
+        self.standings = standings;
+        self.awaited_absent = absent_groups;
+        self.awaited_at_barrier = barrier_groups;
+        self.awaited_gone = gone_groups;
     }
 
     fn standing(&self, world: &World, lrn: Lrn, grace_over: bool) -> Standing {
         if !world.registry.contains(&lrn) {
             return Standing::Left;
         }
-        if self.orders.skip.contains_key(&lrn) {
-            return Standing::Skipped;
-        }
-        if let Some(failure) = self.failure_of(lrn) {
-            return Standing::Failed(failure);
-        }
+        let (up, ended) = (world.leases.contains_key(&lrn), world.has_ended());
+        let failure = self.failure_of(lrn);
         let report = self.reports.get(&lrn);
-        if report.is_some_and(|report| report.finished && !report.error) {
+        let finished = failure.is_none() && report.is_some_and(|report| report.finished && !report.error);
+        // Behind the end of the request a host that is down is a matter of its own health.
+        if finished && (up || ended) {
             return Standing::Finished;
         }
-        if !world.leases.contains_key(&lrn) && (grace_over || report.is_some()) {
+        if self.orders.skip.contains_key(&lrn) && !ended {
+            return Standing::Skipped;
+        }
+        if let Some(failure) = failure {
+            return Standing::Failed(failure);
+        }
+        if !up && !ended && (finished || self.has_begun(lrn)) {
+            return Standing::Gone;
+        }
+        if !up && (grace_over || report.is_some()) {
             return Standing::Absent;
         }
         report.map_or(Standing::Silent, |report| Standing::At(report.step))
     }
 
+    /// Whether this request has let the host run something by itself.
+    fn has_begun(&self, lrn: Lrn) -> bool {
+        self.desired.get(&lrn).is_some_and(|desired| {
+            desired.through > 0
+                && match desired.phase {
+                    Phase::Drain | Phase::Failed => false,
+                    Phase::Run
+                    | Phase::Rollback { .. }
+                    | Phase::Return
+                    | Phase::Settle
+                    | Phase::Done
+                    | Phase::Gone => true,
+                }
+        })
+    }
+
+    /// Whose services are not healthy, where that counts, and which hosts the fleet keeps drained.
+    fn see_services(&mut self, world: &World, release: &ReleaseRecord) {
+        let asked = release.steps.iter().any(|step| step.services);
+        for group in &self.groups {
+            let counts = asked || self.policies[&group.group].services;
+            for lrn in group.hosts() {
+                let ailing = world.host_id(lrn).and_then(|host| world.ailing.get(host)).filter(|_| counts);
+                self.ailing.extend(ailing.map(|why| (lrn, why.clone())));
+                if !world.drains.is_empty() && is_ours(world, lrn) {
+                    self.drained.insert(lrn);
+                }
+            }
+        }
+    }
+
+    /// The one question of canary, bake, wave, limits and completion: is this host done with everything up to a step?
+    /// It has reported so, its worker is up, its services are healthy, and it is back in service.
+    pub fn done(&self, lrn: Lrn, step: u32) -> Result<(), NotDone> {
+        match self.standings.get(&lrn) {
+            Some(Standing::Gone) => return Err(NotDone::Gone),
+            Some(_) if self.has_done(lrn, step) => {}
+            Some(_) | None => return Err(NotDone::Behind),
+        }
+        if self.is_in_slot(lrn) || self.drained.contains(&lrn) {
+            return Err(NotDone::OutOfService);
+        }
+        match self.ailing.get(&lrn) {
+            Some(why) => Err(NotDone::Ailing(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// The same as a yes or no.
+    #[must_use]
+    pub fn is_done(&self, lrn: Lrn, step: u32) -> bool {
+        self.done(lrn, step).is_ok()
+    }
+
+    /// What is wrong with the services of a host, where that counts.
+    #[must_use]
+    pub fn ailing(&self, lrn: Lrn) -> Option<&String> {
+        self.ailing.get(&lrn)
+    }
+
     /// Why a host counts as failed, unless an operator had it tried again since.
-    fn failure_of(&self, lrn: Lrn) -> Option<String> {
+    pub(super) fn failure_of(&self, lrn: Lrn) -> Option<String> {
         let wanted = self.orders.retry.get(&lrn).copied().unwrap_or(0);
         let given_up = self.desired.get(&lrn).filter(|desired| desired.attempt >= wanted);
         if let Some(desired) = given_up
@@ -168,14 +284,31 @@ impl<'w> Rollout<'w> {
         self.policies.get(group).cloned().unwrap_or_default()
     }
 
-    /// Whether the others wait for this host. They do not for who is skipped, failed within the budget (beyond it the
-    /// request is stopped) or absent within the budget, or for who left.
+    /// Whether the others wait for this host: not for one that is skipped, failed, absent or gone within its budget,
+    /// or left. Beyond the failure budget the request is stopped.
     #[must_use]
     pub fn is_awaited(&self, group: &GroupName, lrn: Lrn) -> bool {
         match self.standings.get(&lrn) {
             Some(Standing::Left | Standing::Skipped | Standing::Failed(_)) | None => false,
             Some(Standing::Absent) => self.awaited_absent.contains(group),
+            Some(Standing::Gone) => self.awaited_gone.contains(group),
             Some(Standing::Silent | Standing::At(_) | Standing::Finished) => true,
+        }
+    }
+
+    /// The same where all run a step together: by default no host may be missing.
+    fn is_awaited_at_barrier(&self, group: &GroupName, lrn: Lrn) -> bool {
+        match self.standings.get(&lrn) {
+            Some(Standing::Absent | Standing::Gone) => self.awaited_at_barrier.contains(group),
+            Some(
+                Standing::Left
+                | Standing::Skipped
+                | Standing::Failed(_)
+                | Standing::Silent
+                | Standing::At(_)
+                | Standing::Finished,
+            )
+            | None => self.is_awaited(group, lrn),
         }
     }
 
@@ -186,10 +319,31 @@ impl<'w> Rollout<'w> {
         })
     }
 
+    /// Hosts that the others wait for and whose workers are gone.
+    #[must_use]
+    pub fn waits_in_vain_for(&self) -> Vec<Lrn> {
+        let kind = self.open_segment().map(|segment| segment.kind);
+        let awaited: Vec<Lrn> = match kind {
+            Some(kind) => self.awaited_in(kind).collect(),
+            None => self.awaited().map(|(_, lrn)| lrn).collect(),
+        };
+        let gone = |lrn: &Lrn| matches!(self.standings.get(lrn), Some(Standing::Absent | Standing::Gone));
+        awaited.into_iter().filter(gone).collect()
+    }
+
+    /// Every host that the others wait for in a segment of this kind.
+    pub fn awaited_in(&self, kind: SegmentKind) -> impl Iterator<Item = Lrn> + '_ {
+        let awaits = move |group: &GroupName, lrn: Lrn| match kind {
+            SegmentKind::Barrier | SegmentKind::Once => self.is_awaited_at_barrier(group, lrn),
+            SegmentKind::Rolling { .. } => self.is_awaited(group, lrn),
+        };
+        self.groups.iter().flat_map(move |group| group.hosts().filter(move |lrn| awaits(&group.group, *lrn)))
+    }
+
     /// Hosts that the request goes on without.
     pub fn left_behind(&self) -> impl Iterator<Item = Lrn> + '_ {
         let left = self.standings.iter().filter(|(_, standing)| match standing {
-            Standing::Skipped | Standing::Failed(_) | Standing::Absent => true,
+            Standing::Skipped | Standing::Failed(_) | Standing::Absent | Standing::Gone => true,
             Standing::Left | Standing::Silent | Standing::At(_) | Standing::Finished => false,
         });
         left.map(|(lrn, _)| *lrn)
@@ -212,13 +366,14 @@ impl<'w> Rollout<'w> {
                 | Standing::Skipped
                 | Standing::Failed(_)
                 | Standing::Absent
+                | Standing::Gone
                 | Standing::Silent,
             )
             | None => false,
         }
     }
 
-    /// Whether everybody who is waited for is through a segment, and out of the slots that they took for it. A slot of
+    /// Whether every awaited host is through a segment, and out of the slot that it took for it. A slot of
     /// a later segment does not open an earlier one again.
     #[must_use]
     pub fn is_over(&self, segment: &Segment) -> bool {
@@ -226,7 +381,7 @@ impl<'w> Rollout<'w> {
             let through = self.desired(lrn).map_or(0, |desired| desired.through);
             self.is_in_slot(lrn) && through <= segment.last
         };
-        self.awaited().all(|(_, lrn)| self.has_done(lrn, segment.last) && !holds(lrn))
+        self.awaited_in(segment.kind).all(|lrn| self.has_done(lrn, segment.last) && !holds(lrn))
     }
 
     /// The first segment that is not over.
@@ -235,7 +390,7 @@ impl<'w> Rollout<'w> {
         self.segments.get(self.segments_over).copied()
     }
 
-    /// The last step that every awaited host has done, or may be doing together: who lags behind may run up to it
+    /// The last step that every awaited host has done, or may be doing together: a host that lags behind may run up to it
     /// alone.
     #[must_use]
     pub fn safe_alone(&self) -> u32 {
@@ -246,7 +401,7 @@ impl<'w> Rollout<'w> {
             {
                 done.max(first)
             }
-            // What one host did for all is behind everybody.
+            // A once step that is done is done for every host.
             (Some(Segment { kind: SegmentKind::Once, first, .. }), Some(released))
                 if released.step > first || (released.step == first && released.done) =>
             {
@@ -256,14 +411,31 @@ impl<'w> Rollout<'w> {
         }
     }
 
-    /// Whether everybody who is waited for has the release.
+    /// Whether every awaited host has the release and is in service.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        let finished = |lrn| self.standings.get(&lrn) == Some(&Standing::Finished);
-        self.awaited().all(|(_, lrn)| finished(lrn) && !self.is_in_slot(lrn))
+        let through =
+            |lrn: Lrn| self.standings.get(&lrn) == Some(&Standing::Finished) && !self.is_in_slot(lrn);
+        // Behind its end a request asks no more than that every host has the release.
+        self.awaited().all(|(_, lrn)| if self.ended { through(lrn) } else { self.is_done(lrn, self.steps) })
     }
 
-    /// Whether somebody works now, or should: nobody is held back by an order, a window or a bake alone.
+    /// Since when all hosts are through, by what hosts and the updater have written.
+    #[must_use]
+    pub fn complete_since(&self, now: Moment) -> Moment {
+        let settled = self.desired.values().map(|desired| desired.at);
+        let reported = self.reports.values().filter_map(|report| report.updated_at);
+        let last = settled.chain(reported).map(|at| at.min(now)).max();
+        last.unwrap_or(self.request.started_at)
+    }
+
+    /// How long the last wave is watched before the request counts as complete: the longest bake of its groups.
+    #[must_use]
+    pub fn last_bake(&self) -> std::time::Duration {
+        self.policies.values().map(|policy| policy.bake.0).max().unwrap_or_default()
+    }
+
+    /// Whether a host works now, or should: an order, a window or a bake alone holds none back.
     #[must_use]
     pub fn awaits_workers(&self) -> bool {
         let met = self.open_segment().is_none_or(|segment| match segment.kind {
@@ -279,11 +451,8 @@ impl<'w> Rollout<'w> {
     /// Hosts that are not through, shortened.
     #[must_use]
     pub fn waiting_list(&self) -> String {
-        let waiting: Vec<Lrn> = self
-            .awaited()
-            .map(|(_, lrn)| lrn)
-            .filter(|lrn| self.standings.get(lrn) != Some(&Standing::Finished))
-            .collect();
+        let waiting: Vec<Lrn> =
+            self.awaited().map(|(_, lrn)| lrn).filter(|lrn| !self.is_done(*lrn, self.steps)).collect();
         crate::lrn::go_list(&waiting)
     }
 }
@@ -295,7 +464,7 @@ fn known_release<'w>(world: &'w World, request: &Request) -> Result<&'w ReleaseR
         .ok_or_else(|| format!("the steps of release {} are not known", request.version))
 }
 
-/// The plan's groups; for a request of somebody who made no plan, what the plan would have been.
+/// The plan's groups; for a request without a plan, what the plan would have been.
 fn groups_of(world: &World, request: &Request, plan: Option<&RolloutPlan>) -> Vec<GroupPlan> {
     match plan {
         Some(plan) => plan.groups.clone(),

@@ -1,13 +1,16 @@
 //! What do hosts in their slots need? Each goes from drain to run to return to settle, or fails on the way.
 
+use std::time::Duration;
+
 use super::alarm::Alarm;
+use super::grant::{has_room, needs_drain, shared_unit};
 use super::rollout::{Rollout, Standing};
 use super::{HOSTS_PER_MOVE, HostMove, SlotChange};
 use crate::drains::{DrainWish, Emptiness, emptiness, is_ours};
 use crate::keys::GroupName;
 use crate::lrn::Lrn;
 use crate::spec::Policy;
-use crate::status::{Desired, Phase, holder_of};
+use crate::status::{Desired, Phase};
 use crate::world::World;
 
 /// The next phase of every host whose phase is over.
@@ -48,18 +51,113 @@ struct Host<'h, 'w> {
 
 impl Host<'_, '_> {
     fn next(&self) -> Option<HostMove> {
+        if self.standing() == Some(&Standing::Left) {
+            return self.given_up();
+        }
         match &self.desired.phase {
             Phase::Drain => self.draining(),
             Phase::Run => self.running(),
             Phase::Rollback { to } => self.rolling_back(to),
             Phase::Return => self.returning(),
             Phase::Settle => self.settling(),
-            Phase::Done => self.left_drained(),
-            Phase::Failed => None,
+            Phase::Done => {
+                self.went_away().or_else(|| self.left_drained()).or_else(|| self.became_unhealthy())
+            }
+            Phase::Gone => self.gone(),
+            Phase::Failed => self.vouched_for(),
         }
     }
 
-    /// A host that an earlier request left drained. Its step was cut at a safe point, and somebody has looked since:
+    /// A host that left keeps its slot and its drain until nothing runs there any more.
+    fn given_up(&self) -> Option<HostMove> {
+        let over = self.desired.phase.is_active() && !self.world.is_leaving(self.lrn);
+        over.then(|| self.to(Phase::Done, self.wish_to_return(), "has left and has stopped"))
+    }
+
+    fn is_up(&self) -> bool {
+        self.world.leases.contains_key(&self.lrn)
+    }
+
+    fn standing(&self) -> Option<&Standing> {
+        self.rollout.standings.get(&self.lrn)
+    }
+
+    /// A host that was through and whose worker is gone: since when is written down.
+    fn went_away(&self) -> Option<HostMove> {
+        (self.standing() == Some(&Standing::Gone))
+            .then(|| self.to(Phase::Gone, None, "is gone after its update"))
+    }
+
+    /// A host that was through, or is between two segments, and whose services are not healthy any more: it is watched
+    /// again, and fails when they stay so. Between barriers services may be stopped on purpose.
+    fn became_unhealthy(&self) -> Option<HostMove> {
+        let judged = match self.standing()? {
+            Standing::Finished => true,
+            Standing::At(_) => self.desired.through > 0,
+            Standing::Left
+            | Standing::Skipped
+            | Standing::Failed(_)
+            | Standing::Absent
+            | Standing::Silent
+            | Standing::Gone => false,
+        };
+        let why = self.rollout.ailing(self.lrn).filter(|_| judged && !self.world.has_ended())?;
+        Some(self.to(Phase::Settle, None, &format!("is watched again: {why}")))
+    }
+
+    /// A host that had begun or was through and is gone: it goes on where it was when it is back, or has failed when it
+    /// stays away for longer than services may take to become healthy.
+    fn gone(&self) -> Option<HostMove> {
+        match self.standing() {
+            Some(Standing::Gone) if self.is_late(self.policy.health_deadline.0) => {
+                let failure = format!("went away and was not back after {}", self.policy.health_deadline);
+                Some(self.failed(Phase::Failed, None, failure))
+            }
+            Some(Standing::Gone | Standing::Left) | None => None,
+            Some(_) if !self.is_up() => None,
+            Some(Standing::Failed(failure)) => Some(self.gone_wrong(failure.clone())),
+            Some(
+                Standing::Skipped
+                | Standing::Absent
+                | Standing::Silent
+                | Standing::At(_)
+                | Standing::Finished,
+            ) => self.back_again(),
+        }
+    }
+
+    /// A host that went away is back: it is watched again, or finishes what it had begun.
+    fn back_again(&self) -> Option<HostMove> {
+        if self.has_run() {
+            return Some(self.to(Phase::Return, self.wish_to_return(), "is back and is watched again"));
+        }
+        // Others may have begun meanwhile: it waits until there is room for it again.
+        if !has_room(self.world, self.rollout, self.group, self.policy, self.lrn) {
+            return None;
+        }
+        // Its services may have taken up work meanwhile: they are asked again before it goes on.
+        let drain = needs_drain(self.rollout, self.lrn, self.desired.through)
+            && emptiness(self.world, self.lrn) != Emptiness::Nothing;
+        let next = match drain {
+            true => self.to(Phase::Drain, Some(DrainWish::Ask), "is back and is drained again"),
+            false => self.to(Phase::Run, None, "is back and goes on"),
+        };
+        Some(HostMove { slot: SlotChange::Take, ..next })
+    }
+
+    fn has_run(&self) -> bool {
+        let report = self.rollout.report(self.lrn);
+        report.is_some_and(|report| !report.error && (report.finished || report.step > self.desired.through))
+    }
+
+    /// An operator skipped a failed host: it is returned to service, so that it does not block other hosts.
+    fn vouched_for(&self) -> Option<HostMove> {
+        let skipped = self.standing() == Some(&Standing::Skipped) && self.is_up();
+        (skipped && is_ours(self.world, self.lrn))
+            .then(|| self.to(Phase::Return, Some(DrainWish::Return), "failed and is skipped"))
+    }
+
+    /// A host that an earlier request left drained. Its step was cut at a safe point, and an operator has acted since:
     /// it goes back to work, or it would keep the other replicas of what it holds from being drained.
     fn left_drained(&self) -> Option<HostMove> {
         let failed = matches!(self.rollout.standings.get(&self.lrn), Some(Standing::Failed(_)));
@@ -69,11 +167,15 @@ impl Host<'_, '_> {
     }
 
     fn draining(&self) -> Option<HostMove> {
+        if !self.is_up() {
+            return Some(self.had_not_begun());
+        }
         if self.rollout.standings.get(&self.lrn) == Some(&Standing::Skipped) {
             return Some(self.to(Phase::Return, Some(DrainWish::Return), "is skipped"));
         }
         match emptiness(self.world, self.lrn) {
             Emptiness::Nothing => Some(self.to(Phase::Run, None, "has nothing to drain")),
+            Emptiness::Empty if shared_unit(self.world, self.rollout, self.lrn).is_some() => None,
             Emptiness::Empty => Some(self.to(Phase::Run, None, "is drained")),
             Emptiness::Unasked => Some(self.again(DrainWish::Ask, "is asked to drain again")),
             // A return under way is turned around.
@@ -86,26 +188,28 @@ impl Host<'_, '_> {
         }
     }
 
+    /// A host that went away before it was drained: it is given back as if it had never been asked.
+    fn had_not_begun(&self) -> HostMove {
+        let mut next = self.to(Phase::Done, self.wish_to_return(), "is gone and had not begun");
+        next.desired.through = 0;
+        next
+    }
+
     fn running(&self) -> Option<HostMove> {
         let report = self.rollout.report(self.lrn);
-        if let Some(Standing::Failed(failure)) = self.rollout.standings.get(&self.lrn) {
-            return Some(self.gone_wrong(failure.clone()));
-        }
         let wanted = self.rollout.orders.retry.get(&self.lrn).copied().unwrap_or(0);
         if report.is_some_and(|report| report.error) && self.desired.attempt < wanted {
             return Some(self.once_more(wanted));
         }
-        let through = report
-            .is_some_and(|report| !report.error && (report.finished || report.step > self.desired.through));
-        if through {
+        // Whether it is skipped or not: what it reports ends its slot.
+        if let Some(failure) = self.rollout.failure_of(self.lrn) {
+            return Some(self.gone_wrong(failure));
+        }
+        if self.has_run() {
             let wish = is_ours(self.world, self.lrn).then_some(DrainWish::Return);
             return Some(self.to(Phase::Return, wish, "has run its steps"));
         }
-        let absent = !self.world.leases.contains_key(&self.lrn);
-        (absent && self.holds_slot()).then(|| HostMove {
-            slot: SlotChange::Free,
-            ..self.again_without_wish("is gone; its slot is free for others")
-        })
+        (!self.is_up()).then(|| self.to(Phase::Gone, None, "is gone; its slot is free for others"))
     }
 
     fn rolling_back(&self, to: &str) -> Option<HostMove> {
@@ -119,6 +223,10 @@ impl Host<'_, '_> {
     }
 
     fn returning(&self) -> Option<HostMove> {
+        if let (Some(why), None) = (self.rollout.ailing(self.lrn), self.wish_to_return()) {
+            let late = self.is_late(self.policy.health_deadline.0);
+            return late.then(|| self.gone_wrong(format!("not healthy in time: {why}")));
+        }
         match emptiness(self.world, self.lrn) {
             Emptiness::Nothing | Emptiness::Unasked => Some(self.to(Phase::Settle, None, "is back")),
             Emptiness::Returning(reasons) if reasons.is_empty() => {
@@ -127,9 +235,9 @@ impl Host<'_, '_> {
             Emptiness::Empty | Emptiness::Draining(_) if is_ours(self.world, self.lrn) => {
                 Some(self.again(DrainWish::Return, "is asked to return again"))
             }
-            // Somebody else drains it as well: it is through as far as the fleet goes.
+            // Another drain is in place as well: for the fleet the host is through.
             Emptiness::Empty | Emptiness::Draining(_) => {
-                Some(self.to(Phase::Settle, None, "is drained by somebody else"))
+                Some(self.to(Phase::Settle, None, "is drained by another request"))
             }
             Emptiness::Returning(reasons) if self.is_late(self.policy.health_deadline.0) => {
                 Some(self.gone_wrong(format!("not healthy in time: {}", reasons.join("; "))))
@@ -138,18 +246,35 @@ impl Host<'_, '_> {
         }
     }
 
+    /// The wish for its return that was lost on the way, if it was.
+    fn wish_to_return(&self) -> Option<DrainWish> {
+        is_ours(self.world, self.lrn).then_some(DrainWish::Return)
+    }
+
     fn settling(&self) -> Option<HostMove> {
-        if self.rollout.standings.get(&self.lrn) == Some(&Standing::Absent) {
+        if !self.is_up() {
             return Some(self.gone_wrong("went away right after the update".to_owned()));
         }
-        let settled = self.alarm.passed(self.desired.at, self.policy.min_healthy.0);
+        if let Some(why) = self.rollout.ailing(self.lrn) {
+            let late = self.is_late(self.policy.health_deadline.0.max(self.watch()));
+            return late.then(|| self.gone_wrong(format!("not healthy after the update: {why}")));
+        }
+        let settled = self.alarm.passed(self.desired.at, self.watch());
         settled.then(|| match self.desired.failure {
             Some(_) => self.to(Phase::Failed, None, "failed and is back in service"),
             None => self.to(Phase::Done, None, "is through"),
         })
     }
 
-    /// Somebody had it tried again before its failure was seen here: it keeps its slot for that.
+    /// How long it is watched: at least one and a half leases, unless watching is switched off. The end of a
+    /// worker shows when its lease is over, and not before.
+    fn watch(&self) -> Duration {
+        let wanted = self.policy.min_healthy.0;
+        let lease = self.world.leases.get(&self.lrn).map_or(0, |seen| seen.record.ttl_seconds);
+        if wanted.is_zero() { wanted } else { wanted.max(Duration::from_secs(lease) * 3 / 2) }
+    }
+
+    /// A retry was ordered before its failure was seen here: it keeps its slot for that.
     fn once_more(&self, attempt: u32) -> HostMove {
         let mut next = self.to(Phase::Run, None, "is tried again");
         next.desired.attempt = attempt;
@@ -198,12 +323,7 @@ impl Host<'_, '_> {
         }
     }
 
-    fn is_late(&self, deadline: std::time::Duration) -> bool {
+    fn is_late(&self, deadline: Duration) -> bool {
         self.alarm.passed(self.desired.at, deadline)
-    }
-
-    fn holds_slot(&self) -> bool {
-        let slots = self.world.slots.get(self.group);
-        slots.is_some_and(|slots| slots.record.holders.contains_key(&holder_of(self.lrn)))
     }
 }

@@ -6,7 +6,7 @@ use super::{Decision, HostMove, Move, SlotChange};
 use crate::drains::DrainWish;
 use crate::encoding::Moment;
 use crate::history::Outcome;
-use crate::lrn::Lrn;
+use crate::lrn::{Lrn, go_list};
 use crate::plan::{SegmentKind, group_of};
 use crate::status::{Desired, HostStatus, Phase, Request};
 use crate::world::World;
@@ -29,7 +29,12 @@ pub(super) fn stopped(world: &World, request: &Request) -> Decision {
         .map(|(lrn, seen)| give_back(world, *lrn, &seen.record))
         .collect();
     if moves.is_empty() {
-        return Decision::wait(format!("stopped: {}; recover to go on", request.stop_reason));
+        let late = super::unconfirmed(world);
+        let waits = match late.is_empty() {
+            true => String::new(),
+            false => format!("; hosts {} have not confirmed", go_list(&late)),
+        };
+        return Decision::wait(format!("stopped: {}{waits}; recover to go on", request.stop_reason));
     }
     super::hosts(moves)
 }
@@ -92,12 +97,13 @@ fn can_go_back(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
     allowed && kept && !rollout.request.rollback && desired.phase.is_active() && desired.phase != Phase::Drain
 }
 
-/// Somebody reports what nobody allowed: a step that was not released, or an end before the last step.
+/// A report that is impossible: a step that was not released, or an end before the last step.
 fn impossible_report(world: &World, rollout: &Rollout<'_>) -> Option<String> {
     let members = rollout.request.members();
     world.statuses.iter().find_map(|(lrn, seen)| {
         let report = &seen.record;
-        if !members.contains(lrn) || !report.is_about(rollout.request) || report.error {
+        let left = rollout.standings.get(lrn) == Some(&Standing::Left);
+        if left || !members.contains(lrn) || !report.is_about(rollout.request) || report.error {
             return None;
         }
         let allowed = allowed_step(rollout, *lrn);
@@ -140,7 +146,7 @@ pub(super) fn late_rollout(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) 
         .then(|| timed_out(&format!("waiting for hosts {}", rollout.waiting_list()), timeout))
 }
 
-fn last_progress(world: &World, rollout: &Rollout<'_>) -> Moment {
+pub(super) fn last_progress(world: &World, rollout: &Rollout<'_>) -> Moment {
     let resumed = rollout.orders.resumed_at.unwrap_or(rollout.request.started_at);
     let start = rollout.request.started_at.max(resumed);
     let one_by_one =

@@ -4,13 +4,13 @@ use serde::Serialize;
 
 use super::Obstacle;
 use super::alarm::Alarm;
-use super::grant::{Room, gate, open_wave};
+use super::grant::{Room, gate, open_wave, shared_unit};
 use super::rollout::{Rollout, Standing};
 use crate::drains::{Emptiness, emptiness};
 use crate::keys::GroupName;
 use crate::lrn::{Lrn, go_list};
 use crate::plan::{GroupPlan, Segment, SegmentKind};
-use crate::status::{Desired, Phase};
+use crate::status::{Condition, Desired, Phase};
 use crate::world::World;
 
 /// What a host is waiting for.
@@ -44,11 +44,30 @@ pub fn why(world: &World, lrn: Lrn) -> Why {
         Ok(rollout) => rollout,
         Err(unknown) => return told("waiting", vec![unknown]),
     };
-    let state = state(&rollout, lrn);
     if request.stop {
+        let state = stopped_text(world, lrn);
         return told(&state, vec![format!("the request is stopped: {}", request.stop_reason)]);
     }
-    Why { lrn, state, reasons: reasons(world, &rollout, lrn, &alarm) }
+    let mut reasons = reasons(world, &rollout, lrn, &alarm);
+    reasons.extend(world.unreadable.iter().map(|bad| format!("the rollout is held: {bad}")));
+    Why { lrn, state: state(&rollout, lrn), reasons }
+}
+
+/// Where a host of a stopped request stands: whether it has confirmed that nothing runs there, and how far it was.
+#[must_use]
+pub fn stopped_text(world: &World, lrn: Lrn) -> String {
+    let request = world.request.as_ref().map(|seen| &seen.record);
+    let status = world.statuses.get(&lrn).map(|seen| &seen.record);
+    let status = status.filter(|status| request.is_some_and(|request| status.is_about(request)));
+    let confirmed = world.has_stopped(lrn);
+    match status.map(|status| (status.condition(), status.step)) {
+        Some((Condition::Aborted, _)) => "failed".to_owned(),
+        Some((Condition::Completed, _)) => "finished".to_owned(),
+        Some((Condition::Running, step @ 1..)) if confirmed => format!("stopped at step {step}"),
+        Some((Condition::Running, step @ 1..)) => format!("stopping at step {step}, not confirmed"),
+        Some((Condition::Running, 0)) | None if confirmed => "stopped".to_owned(),
+        Some((Condition::Running, 0)) | None => "stopped, not confirmed".to_owned(),
+    }
 }
 
 /// Which wave of each group is under way, counted from zero; nothing if no request is.
@@ -70,6 +89,7 @@ fn state(rollout: &Rollout<'_>, lrn: Lrn) -> String {
         (Some(Phase::Return), _) => "returning".to_owned(),
         (Some(Phase::Settle), _) => "settling".to_owned(),
         (_, Some(Standing::Left)) => "left".to_owned(),
+        (_, Some(Standing::Gone)) => "gone after it began".to_owned(),
         (_, Some(Standing::Skipped)) => "skipped".to_owned(),
         (_, Some(Standing::Failed(why))) => format!("failed: {why}"),
         (_, Some(Standing::Absent)) => "absent".to_owned(),
@@ -85,8 +105,16 @@ fn reasons(world: &World, rollout: &Rollout<'_>, lrn: Lrn, alarm: &Alarm) -> Vec
         return in_slot(world, rollout, lrn, desired);
     }
     match rollout.standings.get(&lrn) {
-        Some(Standing::Finished) => Vec::new(),
+        Some(Standing::Finished) => ailing(rollout, lrn),
+        Some(Standing::Left) if world.is_leaving(lrn) => {
+            vec!["it left the fleet, and its worker has not confirmed that it has stopped".to_owned()]
+        }
         Some(Standing::Left) => vec!["it left the fleet after the request began".to_owned()],
+        Some(Standing::Gone) => {
+            let text = "its worker had begun and has no lease: no further host begins beyond the failure budget; start it, \
+                        or `skip` or `leave` it";
+            vec![text.to_owned()]
+        }
         Some(Standing::Skipped) => {
             let order = rollout.orders.skip.get(&lrn);
             order.map(|order| format!("skipped by {}: {}", order.by, order.reason)).into_iter().collect()
@@ -98,12 +126,20 @@ fn reasons(world: &World, rollout: &Rollout<'_>, lrn: Lrn, alarm: &Alarm) -> Vec
     }
 }
 
+fn ailing(rollout: &Rollout<'_>, lrn: Lrn) -> Vec<String> {
+    rollout.ailing(lrn).map(|why| format!("its services are not healthy: {why}")).into_iter().collect()
+}
+
 fn in_slot(world: &World, rollout: &Rollout<'_>, lrn: Lrn, desired: &Desired) -> Vec<String> {
     let services = |reasons: Vec<String>, plain: &str| match reasons.is_empty() {
         true => vec![plain.to_owned()],
         false => reasons,
     };
     match (&desired.phase, emptiness(world, lrn)) {
+        (Phase::Drain, Emptiness::Empty) => {
+            let held = shared_unit(world, rollout, lrn).map(|obstacle| obstacle.to_string());
+            vec![held.unwrap_or_else(|| "it is drained and about to run".to_owned())]
+        }
         (Phase::Drain, Emptiness::Draining(reasons)) => {
             services(reasons, "its services move their work away")
         }
@@ -112,13 +148,17 @@ fn in_slot(world: &World, rollout: &Rollout<'_>, lrn: Lrn, desired: &Desired) ->
             services(reasons, "its services take up work again")
         }
         (Phase::Return, _) => vec!["its services are asked to take up work again".to_owned()],
-        (Phase::Settle, _) => vec!["it is watched before its slot goes to the next".to_owned()],
+        (Phase::Settle, _) => {
+            let mut reasons = vec!["it is watched before its slot goes to the next".to_owned()];
+            reasons.extend(ailing(rollout, lrn));
+            reasons
+        }
         (Phase::Run, _) => {
             let step = rollout.report(lrn).map_or(1, |report| report.step);
             vec![format!("it runs step {step} of {}", desired.through)]
         }
         (Phase::Rollback { to }, _) => vec![format!("it installs {to} again")],
-        (Phase::Done | Phase::Failed, _) => Vec::new(),
+        (Phase::Done | Phase::Gone | Phase::Failed, _) => Vec::new(),
     }
 }
 
@@ -147,11 +187,8 @@ fn peers(rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm, lrn: Lrn) -> Ve
             Some(_) | None => vec![format!("it runs step {step}")],
         };
     }
-    let missing: Vec<Lrn> = rollout
-        .awaited()
-        .map(|(_, other)| other)
-        .filter(|other| !rollout.has_announced(*other, step))
-        .collect();
+    let missing = rollout.awaited_in(segment.kind).filter(|other| !rollout.has_announced(*other, step));
+    let missing: Vec<Lrn> = missing.collect();
     let mut reasons = Vec::new();
     if !missing.is_empty() {
         reasons.push(format!("hosts {} have not announced step {step}", go_list(&missing)));
@@ -183,7 +220,7 @@ fn obstacle(
             .iter()
             .copied()
             .filter(|host| rollout.is_awaited(&group.group, *host))
-            .filter(|host| !rollout.has_done(*host, segment.last) || rollout.is_in_slot(*host))
+            .filter(|host| !rollout.is_done(*host, segment.last))
             .collect();
         return Some(Obstacle::EarlierWave { wave: open + 1, hosts });
     }

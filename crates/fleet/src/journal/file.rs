@@ -170,7 +170,7 @@ fn read_lines(content: &[u8]) -> Result<(Vec<Entry>, usize), usize> {
     Ok((entries, good))
 }
 
-/// The host's clock, for people who read journals.
+/// The host's clock, for readers of the journal.
 pub(crate) fn now() -> Timestamp {
     let since = capstan_meta::clock::since_epoch();
     Timestamp::from_duration(jiff::SignedDuration::try_from(since).unwrap_or_default())

@@ -23,7 +23,7 @@ pub enum Remaining {
 pub enum Trace {
     /// There was none, or it ended and was reported: a new try is wanted.
     Clean,
-    /// It was begun, and nobody wrote how it ended: the worker died. It may still be running.
+    /// It was begun and has no recorded end: the worker died. It may still be running.
     Begun,
 }
 

@@ -9,7 +9,7 @@ use crate::encoding::Span;
 use crate::lrn::Lrns;
 use crate::spec::{Policy, ReleaseRecord, StepRecord};
 
-/// What one step is taken to last when nobody has measured it. A guess, and shown as one.
+/// The assumed duration of a step that was never measured. A guess, and shown as one.
 const GUESS_PER_STEP: Duration = Duration::from_secs(30);
 /// What emptying a host and filling it again is taken to last.
 const GUESS_PER_DRAIN: Duration = Duration::from_secs(60);

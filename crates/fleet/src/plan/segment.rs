@@ -14,9 +14,9 @@ pub enum SegmentKind {
         /// Whether hosts are drained: workers that only replace themselves need not be.
         drain: bool,
     },
-    /// All at once, when everybody is there.
+    /// All at once, when all hosts are there.
     Barrier,
-    /// One host for all, when everybody is there.
+    /// One host for all, when all hosts are there.
     Once,
 }
 

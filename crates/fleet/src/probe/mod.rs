@@ -5,6 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use capstan_control::keys::HostId;
+
 use crate::release::{HealthGate, Probe};
 use crate::run::process::{self, Ending, Spawn};
 
@@ -12,6 +14,34 @@ use crate::run::process::{self, Ending, Spawn};
 const INTERVAL: Duration = Duration::from_millis(500);
 /// A single look that takes longer is a bad one.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is known about the health of the services on hosts: their findings, from wherever the process gets them.
+pub trait ServiceHealth: std::fmt::Debug + Send + Sync {
+    /// What is wrong with the services of a host, in words for an operator; nothing if they are healthy.
+    fn ailing(&self, host: &HostId) -> Option<String>;
+
+    /// The same about the host that this process runs on.
+    fn ailing_here(&self) -> Option<String>;
+
+    /// How often the answers may change; never, if nothing is looked at.
+    fn changes_every(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Findings that are not looked at: every service counts as healthy.
+#[derive(Clone, Copy, Debug)]
+pub struct Unobserved;
+
+impl ServiceHealth for Unobserved {
+    fn ailing(&self, _: &HostId) -> Option<String> {
+        None
+    }
+
+    fn ailing_here(&self) -> Option<String> {
+        None
+    }
+}
 
 /// What the looks so far amount to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,11 +99,16 @@ pub enum Waited {
     Stopped,
 }
 
-/// Waits until the gate opens. [`Probe::Services`] opens at once: the worker waits for that.
-pub async fn wait(health: &HealthGate, environment: &[(String, String)], stop: &CancellationToken) -> Waited {
+/// Waits until the gate opens.
+pub async fn wait(
+    health: &HealthGate,
+    environment: &[(String, String)],
+    services: &dyn ServiceHealth,
+    stop: &CancellationToken,
+) -> Waited {
     let mut gate = Gate::new(health, Instant::now());
     loop {
-        let looked = stop.run_until_cancelled(look(&health.probe, environment)).await;
+        let looked = stop.run_until_cancelled(look(&health.probe, environment, services)).await;
         let Some(looked) = looked else { return Waited::Stopped };
         match gate.observe(looked, Instant::now()) {
             Verdict::Healthy => return Waited::Healthy,
@@ -87,9 +122,13 @@ pub async fn wait(health: &HealthGate, environment: &[(String, String)], stop: &
 }
 
 /// One look.
-pub async fn look(probe: &Probe, environment: &[(String, String)]) -> Result<(), String> {
+pub async fn look(
+    probe: &Probe,
+    environment: &[(String, String)],
+    services: &dyn ServiceHealth,
+) -> Result<(), String> {
     match probe {
-        Probe::Services => Ok(()),
+        Probe::Services => services.ailing_here().map_or(Ok(()), Err),
         Probe::Command { argv } => {
             let words: Vec<String> = argv.clone().into();
             look_by_command(&words, environment).await

@@ -84,7 +84,7 @@ impl Default for Index {
 pub struct Listed {
     /// Its version.
     pub version: Version,
-    /// Whether only those who ask for it get it.
+    /// Whether only fleets that opted in get it.
     #[serde(default)]
     pub prerelease: bool,
     /// When it was published.

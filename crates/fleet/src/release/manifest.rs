@@ -21,7 +21,7 @@ const MAX_ARTIFACTS: usize = 256;
 /// The status of a host and the plan of a rollout show every step.
 const MAX_STEPS: usize = 64;
 const MAX_RANGES: usize = 64;
-/// The largest package or image that a host accepts: a full disk helps nobody.
+/// The largest package or image that a host accepts: it must not fill the disk.
 const MAX_ARTIFACT_BYTES: u64 = 16 << 30;
 const MAX_URL_BYTES: usize = 2048;
 

@@ -1,6 +1,6 @@
 //! What a release is: a signed manifest and the artifacts that it names.
 //!
-//! Everything here is about bytes that somebody else wrote. Types validate when they are made, so that a value of them
+//! Everything here handles untrusted bytes. Types validate when they are made, so that a value of them
 //! may be used as a file name or an argument without another look.
 
 pub mod layout;

@@ -1,4 +1,4 @@
-//! Who says that a manifest is good: ed25519 signatures over its exact bytes, kept in a file beside it.
+//! Which keys vouch for a manifest: ed25519 signatures over its exact bytes, kept in a file beside it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::artifact::digest_of;
 
-/// Nobody needs more signers, and each costs the time of a verification.
+/// More signers are not needed, and each costs the time of a verification.
 const MAX_SIGNATURES: usize = 32;
 /// The signatures of a manifest are read before anything is known about them.
 pub const MAX_SIGNATURE_BYTES: usize = 16 * 1024;
-/// How a secret key's file begins, so that nobody takes it for something else.
+/// The first bytes of a secret key's file, so that it is not taken for something else.
 const SECRET_LABEL: &str = "capstan-release-secret-key";
 
 /// Why a key or a signature cannot be read.
@@ -37,7 +37,7 @@ pub enum KeyError {
     NoRandom,
 }
 
-/// Names a key: the first half of the digest of the public key, so that nobody can choose it.
+/// Names a key: the first half of the digest of the public key, so that it cannot be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct KeyId(String);
@@ -176,7 +176,7 @@ impl SecretKey {
     }
 }
 
-/// One signature and who made it.
+/// One signature and the key that made it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Signature {

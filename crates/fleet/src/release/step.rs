@@ -104,7 +104,7 @@ pub enum SafePoint {
     Finished,
 }
 
-/// What to do about a command that ran when the worker crashed: nobody knows how far it came.
+/// What to do about a command that ran when the worker crashed: how far it came is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AfterCrash {

@@ -93,7 +93,7 @@ pub enum Refusal {
     /// None of the signers is trusted.
     #[error("the release is signed by {}, and none of these keys is in the trust file", list(signers))]
     WrongKey {
-        /// Who signed.
+        /// The keys that signed.
         signers: Vec<KeyId>,
     },
     /// A trusted key is named, and the signature is not over these bytes.

@@ -12,7 +12,7 @@ const MAX_CHARS: usize = 128;
 
 /// A version, `[epoch:]upstream[-revision]`.
 ///
-/// Equality is that of the order: `1.0` and `1.0-0` are the same version. Who needs the exact text compares
+/// Equality is that of the order: `1.0` and `1.0-0` are the same version. For the exact text compare
 /// [`Version::as_str`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -39,8 +39,8 @@ pub async fn check_source(
     Ok(manifest)
 }
 
-/// A manifest and its signatures; who signed and whether it is worth anything is not looked at.
-pub(super) async fn fetch_signed(
+/// A manifest and its signatures, before verification.
+pub(crate) async fn fetch_signed(
     source: &dyn Source,
     version: &Version,
 ) -> Result<(Vec<u8>, Option<Vec<u8>>), SourceError> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
@@ -11,15 +12,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::check::fetch_signed;
 use super::images::{self, StageError, Stager};
+use super::orphan;
 use super::packages;
 use super::state::{ReleaseStore, Releases};
 use super::step::StepRun;
 use super::work::{Generation, Installed, Permission, Runner, StepError, StepOutcome, StepWork};
 use crate::artifact::dpkg::DpkgOptions;
-use crate::artifact::files::{make_dir, read_bounded};
+use crate::artifact::files::{make_dir, read_bounded, write_atomic};
 use crate::artifact::oci::Layout;
 use crate::artifact::{Cache, FetchError, digest_of};
 use crate::journal::{self, Course, Event, Journal, JournalError};
+use crate::probe::{ServiceHealth, Unobserved};
 use crate::release::{
     ArtifactName, HostFacts, MAX_TRUST_BYTES, Manifest, Refusal, Source, SourceError, Tag, Trust, Version,
 };
@@ -53,7 +56,7 @@ pub struct HostConfig {
 pub enum CacheUse {
     /// This host's alone: what neither the current nor the kept release needs is removed.
     Own,
-    /// Several hosts': nothing is removed, because nobody knows what the others keep.
+    /// Shared by several hosts: nothing is removed, because what the others keep is unknown.
     Shared,
 }
 
@@ -90,8 +93,12 @@ pub struct Host {
     pub(super) layout: Layout,
     store: ReleaseStore,
     source: RwLock<Arc<dyn Source>>,
-    /// One step at a time: whoever holds the journal acts.
+    /// One step at a time: the holder of the journal acts.
     journal: Mutex<Journal>,
+    /// The highest request that the journal knows.
+    newest: AtomicU64,
+    /// What is known about the health of the services on this host.
+    services: Arc<dyn ServiceHealth>,
 }
 
 impl Host {
@@ -107,7 +114,20 @@ impl Host {
         let layout = Layout::new(&config.images);
         let journal = Journal::open(&config.state).map_err(|e| host(&e))?;
         let store = ReleaseStore::new(&config.state);
-        Ok(Host { config, cache, layout, store, source: RwLock::new(source), journal: Mutex::new(journal) })
+        let newest = journal.entries().iter().map(|entry| entry.course.generation.0).max().unwrap_or(0);
+        let (source, journal) = (RwLock::new(source), Mutex::new(journal));
+        let (newest, services) = (AtomicU64::new(newest), Arc::new(Unobserved));
+        Ok(Host { config, cache, layout, store, source, journal, newest, services })
+    }
+
+    /// The same host, with what is known about the health of its services: probes of kind `services` ask it.
+    #[must_use]
+    pub fn observed_by(self, services: Arc<dyn ServiceHealth>) -> Host {
+        Host { services, ..self }
+    }
+
+    pub(super) fn services(&self) -> &dyn ServiceHealth {
+        &*self.services
     }
 
     /// Fetches from elsewhere from now on: a changed source or proxy applies without a restart.
@@ -123,6 +143,23 @@ impl Host {
     pub(super) fn mark(&self, act: &str) -> String {
         let place = self.config.state.canonicalize().unwrap_or_else(|_| self.config.state.clone());
         format!("{}/{act}", &digest_of(place.as_os_str().as_encoded_bytes()).hex()[..16])
+    }
+
+    /// Names this machine among all that might work under one number: written once into its own directory.
+    pub fn machine(&self) -> Result<String, StepError> {
+        let path = self.config.state.join("machine");
+        match std::fs::read_to_string(&path) {
+            Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
+            Ok(_) => self.name_machine(&path),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => self.name_machine(&path),
+            Err(e) => Err(host(&e)),
+        }
+    }
+
+    fn name_machine(&self, path: &Path) -> Result<String, StepError> {
+        let name = format!("{:032x}", rand::random::<u128>());
+        write_atomic(path, name.as_bytes()).map_err(|e| host(&e))?;
+        Ok(name)
     }
 
     fn releases(&self) -> Result<Releases, StepError> {
@@ -146,7 +183,7 @@ impl Host {
     }
 
     /// A release whose signatures are good: as the host remembers it, else, to go forward, as the source has it (its
-    /// signatures may be newer than the remembered ones). To go back the host needs nobody.
+    /// signatures may be newer than the remembered ones). A rollback needs no server.
     async fn signed(&self, version: &Version, permission: Permission) -> Result<Signed, StepError> {
         let trust = self.trust()?;
         let remembered = self.store.manifest(version).map_err(|e| host(&e))?;
@@ -243,7 +280,16 @@ impl Runner for Host {
         Ok(())
     }
 
+    async fn end_orphans(&self) -> Result<(), StepError> {
+        orphan::end_all(&self.mark("")).await.map_err(|e| host(&e))
+    }
+
+    fn newest(&self) -> Generation {
+        Generation(self.newest.load(Ordering::Relaxed))
+    }
+
     async fn run(&self, work: &StepWork, stop: &CancellationToken) -> Result<StepOutcome, StepError> {
+        self.newest.fetch_max(work.generation.0, Ordering::Relaxed);
         let mut journal = self.journal.lock().await;
         StepRun::new(self, work)?.run(&mut journal, stop).await
     }

@@ -1,4 +1,4 @@
-//! Who carries the steps of a release out on a host.
+//! How are the steps of a release run on a host?
 //!
 //! [`Runner`] is all that the worker, which speaks with the metadata store, knows of this side; a simulated host
 //! implements the same. [`Host`] is the real one.
@@ -14,5 +14,6 @@ mod step;
 mod work;
 
 pub use check::check_source;
+pub(crate) use check::fetch_signed;
 pub use host::{CacheUse, Host, HostConfig, Launcher};
 pub use work::{Generation, Installed, Permission, Runner, StepError, StepOutcome, StepWork};

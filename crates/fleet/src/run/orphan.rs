@@ -12,7 +12,111 @@ use super::process::{GRACE, signal};
 
 /// The variable that holds the mark.
 pub const MARK: &str = "CAPSTAN_ACT";
+/// The variable that marks what is not ended but waited for: half an installation is worse than a whole one.
+pub const FINISH: &str = "CAPSTAN_FINISH";
 const POLL: Duration = Duration::from_millis(50);
+/// Longer than any installation takes; one that hangs for so long is for an operator.
+const FINISH_WITHIN: Duration = Duration::from_secs(600);
+/// How often the processes are looked through again: a program that is ended may have started another one.
+const ROUNDS: usize = 20;
+
+/// A process group that carries a mark.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Marked {
+    group: Pid,
+    mark: String,
+    finishes: bool,
+}
+
+/// Every process group of programs whose mark begins like this.
+fn marked(prefix: &str) -> io::Result<Vec<Marked>> {
+    let wanted = format!("{MARK}={prefix}");
+    let finish = format!("{FINISH}=1");
+    let mut found: Vec<Marked> = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Ok(entry) = entry else { continue };
+        if entry.file_name().to_string_lossy().parse::<i32>().is_err() {
+            continue;
+        }
+        // Processes come and go while we look, and others' cannot be read.
+        let Ok(environment) = std::fs::read(entry.path().join("environ")) else { continue };
+        let variables = || environment.split(|byte| *byte == 0);
+        let Some(mark) = variables().find(|variable| variable.starts_with(wanted.as_bytes())) else {
+            continue;
+        };
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some(group) = group_of(&stat).filter(|group| *group != nix::unistd::getpgrp()) else { continue };
+        let mark = String::from_utf8_lossy(&mark[MARK.len() + 1..]).into_owned();
+        let finishes = variables().any(|variable| variable == finish.as_bytes());
+        if !found.iter().any(|known| known.group == group) {
+            found.push(Marked { group, mark, finishes });
+        }
+    }
+    Ok(found)
+}
+
+/// From `/proc/<pid>/stat`: the group of a process that is alive and belongs to a step. What made a session of its own is
+/// a service that the step started, which outlives it on purpose.
+fn group_of(stat: &str) -> Option<Pid> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let alive = fields.first().is_some_and(|state| !matches!(*state, "Z" | "X"));
+    let number = |at: usize| fields.get(at)?.parse::<i32>().ok();
+    let (group, session) = (number(2)?, number(3)?);
+    (alive && group > 1 && group != session).then(|| Pid::from_raw(group))
+}
+
+/// Ends every program whose mark begins like this: by TERM, then by KILL. Installers are let finish first.
+pub async fn end_all(prefix: &str) -> io::Result<()> {
+    let patience = Instant::now() + FINISH_WITHIN;
+    for _ in 0..ROUNDS {
+        let left = marked(prefix)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        for Marked { group, mark, finishes } in left {
+            tracing::warn!(%group, mark, finishes, "a program of an earlier worker still runs");
+            let until = if finishes { patience } else { Instant::now() };
+            end_group(group, until).await?;
+        }
+    }
+    Err(io::Error::other("programs of an earlier worker cannot be ended"))
+}
+
+/// Waits for a group until a moment, then ends it.
+async fn end_group(group: Pid, until: Instant) -> io::Result<()> {
+    if is_empty_by(group, until).await {
+        return Ok(());
+    }
+    for how in [Signal::SIGTERM, Signal::SIGKILL] {
+        signal(group, how)?;
+        if is_empty_by(group, Instant::now() + GRACE).await {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+async fn is_empty_by(group: Pid, until: Instant) -> bool {
+    loop {
+        if !lives(group) {
+            return true;
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Whether a process of the group is alive: zombies do not count.
+fn lives(group: Pid) -> bool {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return true };
+    entries.flatten().any(|entry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat"));
+        stat.is_ok_and(|stat| group_of(&stat) == Some(group))
+    })
+}
 
 /// The leader of a process group that carries this mark.
 pub fn find(mark: &str) -> io::Result<Option<Pid>> {

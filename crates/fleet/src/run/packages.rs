@@ -181,7 +181,7 @@ impl Installation<'_> {
         }
     }
 
-    /// Not to be interrupted: nobody hands it a stop.
+    /// Not to be interrupted: it takes no stop signal.
     async fn dpkg_run(&self, argv: &[String], timeout: Duration) -> Result<Ended, InstallError> {
         let argv = self.launcher.wrap(argv);
         // Each run's messages are its own: a lock that was waited for must not be seen twice.

@@ -1,7 +1,7 @@
 //! Runs one program of a step: in a process group of its own, with its output in a file, ended by TERM and then KILL.
 //!
 //! The output goes into a file and not through a pipe: a program that outlives the worker (the installer that replaces
-//! it, say) must not die of a pipe that nobody reads.
+//! it, say) must not die of a broken pipe.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -36,7 +36,7 @@ pub struct Spawn<'a> {
     pub argv: &'a [String],
     /// Variables of its environment; of ours it gets only the path.
     pub environment: &'a [(String, String)],
-    /// Where its output goes; without it nobody sees it.
+    /// The file for its output; without one the output is discarded.
     pub output: Option<&'a Path>,
     /// After which it is ended.
     pub timeout: Duration,
@@ -147,7 +147,7 @@ async fn end(child: &mut Child) -> io::Result<()> {
     Ok(())
 }
 
-/// Who is told that a step was stopped may rely on it: nothing of it runs any more. The dead that nobody collected
+/// A confirmed stop is a promise: nothing of the step runs any more. Zombies
 /// count as members for the kernel, hence the bound.
 async fn wait_until_empty(group: Pid) {
     let end = Instant::now() + BURIAL;

@@ -182,6 +182,7 @@ impl<'a> StepRun<'a> {
         let output = self.output(number);
         match kind {
             ActKind::Packages(packages) => {
+                let environment = [environment, vec![(orphan::FINISH.to_owned(), "1".to_owned())]].concat();
                 let installation = Installation {
                     dpkg: &self.host.config.dpkg,
                     launcher: &self.host.config.launcher,
@@ -206,21 +207,23 @@ impl<'a> StepRun<'a> {
                 let (environment, output) = (&environment, Some(output.as_path()));
                 run_command(Spawn { argv: &argv, environment, output, timeout }, stop).await
             }
-            ActKind::Health(gate) => match probe::wait(gate, &environment, stop).await {
-                Waited::Healthy => Ok(()),
-                Waited::Stopped => Err(Failure::Stopped),
-                Waited::TooLate(why) => Err(Failure::Unhealthy(why)),
-            },
+            ActKind::Health(gate) => {
+                match probe::wait(gate, &environment, self.host.services(), stop).await {
+                    Waited::Healthy => Ok(()),
+                    Waited::Stopped => Err(Failure::Stopped),
+                    Waited::TooLate(why) => Err(Failure::Unhealthy(why)),
+                }
+            }
         }
     }
 
-    /// A command that ran when the worker died: nobody knows how far it came.
+    /// A command that ran when the worker died: how far it came is unknown.
     async fn after_crash(&self, mark: &str, argv: &Argv, policy: AfterCrash) -> Result<(), Failure> {
         orphan::end(mark).await.map_err(|e| Failure::Failed(e.to_string()))?;
         match policy {
             AfterCrash::Rerun => Ok(()),
             AfterCrash::Report => Err(Failure::Failed(format!(
-                "the worker ended while `{argv}` ran, and nobody knows how far it came; a retry runs it again"
+                "the worker ended while `{argv}` ran; how far it came is unknown; a retry runs it again"
             ))),
         }
     }

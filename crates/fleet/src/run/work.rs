@@ -136,6 +136,16 @@ pub trait Runner: Send + Sync {
     /// All steps are done: the release is now the host's current one, and the one before is kept for a rollback.
     async fn finish(&self, generation: Generation, manifest: &Manifest) -> Result<(), StepError>;
 
-    /// What of a release is verifiably installed, whoever installed it.
+    /// Ends every command that an earlier life of this host's worker left running, and waits for installers to finish.
+    async fn end_orphans(&self) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    /// The highest request that this host has worked for.
+    fn newest(&self) -> Generation {
+        Generation(0)
+    }
+
+    /// What of a release is verifiably installed, by the fleet or otherwise.
     async fn installed(&self, manifest: &Manifest) -> Result<Installed, StepError>;
 }

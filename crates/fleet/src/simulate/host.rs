@@ -35,6 +35,12 @@ pub(super) struct SimHost {
     pub(super) job: Option<Job>,
     pub(super) job_number: u64,
     pub(super) cancelled: bool,
+    /// The step whose program runs, whether or not a worker that knows of it does: (request, step).
+    pub(super) running: Option<(u64, u32)>,
+    /// Whether it has left the fleet and is about to be taken away.
+    pub(super) leaving: bool,
+    /// Since when it is up and reaches the store, in milliseconds.
+    pub(super) there_since: u64,
     /// The request that this life of it has last seen stopped.
     pub(super) saw_stop: Option<u64>,
     /// Steps that were begun and steps that were done: (request, version, step).
@@ -66,6 +72,9 @@ impl SimHost {
             job: None,
             job_number: 0,
             cancelled: false,
+            running: None,
+            leaving: false,
+            there_since: 0,
             saw_stop: None,
             begun: BTreeSet::new(),
             done: BTreeSet::new(),
@@ -79,7 +88,7 @@ impl SimHost {
         }
     }
 
-    /// Nothing of what it was doing is left but its disk.
+    /// Its worker is gone. Its disk is left, and the program that it was running.
     pub(super) fn crash(&mut self) {
         self.up = false;
         self.boot += 1;

@@ -63,7 +63,7 @@ pub fn table(options: &TableOptions) -> Result<Vec<Row>, Violation> {
     Ok(rows)
 }
 
-/// Nobody plans a rollout by milliseconds.
+/// Milliseconds are noise in a rollout.
 fn whole_seconds(span: Span) -> Span {
     Span::secs(span.0.as_secs())
 }
@@ -85,6 +85,7 @@ fn scenario(options: &TableOptions, canary: u32, parallelism: u8, bad_permille: 
         services: false,
         seed: options.seed,
         sabotage: Sabotage::None,
+        stop_at: None,
         quiet_after: Span::secs(900),
         give_up_after: Span::secs(7 * 86_400),
     }

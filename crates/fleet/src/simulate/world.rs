@@ -25,7 +25,7 @@ use crate::encoding::{Moment, Span};
 use crate::keys::{CandidateKey, ReleaseName, Tree, default_group};
 use crate::lrn::{Lrn, Lrns};
 use crate::release::Manifest;
-use crate::safety::{Safety, Truth, Violation, led};
+use crate::safety::{Safety, Truth, Violation, granted, led};
 use crate::spec::{ReleaseRecord, Target};
 use crate::status::{HostInfo, HostLease, Phase, Request};
 use crate::txns::txn;
@@ -52,7 +52,7 @@ pub(super) enum Event {
     Plan { term: Revision },
     /// A decision of the leader of this term arrives at the store.
     Decided { term: Revision, txn: Box<Txn>, excused: Lrns },
-    /// Somebody is elected.
+    /// An updater is elected.
     Elect,
     /// A lease ends.
     Expire(LeaseId),
@@ -66,6 +66,10 @@ pub(super) enum Event {
     Heal(Lrn),
     /// Operators put right what went wrong.
     Tend,
+    /// An operator stops the rollout.
+    Stop,
+    /// So long after a stop nothing may run any more.
+    Audit { generation: u64, told: u64 },
 }
 
 pub(super) struct SimWorld<'s> {
@@ -73,14 +77,16 @@ pub(super) struct SimWorld<'s> {
     pub(super) tree: Tree,
     pub(super) store: SimStore,
     pub(super) rng: StdRng,
-    now: u64,
+    pub(super) now: u64,
+    /// The request whose stop was recorded.
+    pub(super) stop_told: Option<u64>,
     sequence: u64,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     events: BTreeMap<u64, Event>,
     pub(super) hosts: BTreeMap<Lrn, SimHost>,
     pub(super) manifest: Arc<Manifest>,
     pub(super) old_manifest: Arc<Manifest>,
-    /// The leader's key and its term; nothing while nobody leads.
+    /// The leader's key and its term; `None` without a leader.
     pub(super) leader: Option<(CandidateKey, Revision)>,
     pub(super) next_lease: i64,
     plan_due: Option<u64>,
@@ -88,7 +94,7 @@ pub(super) struct SimWorld<'s> {
     members: (u64, Arc<Lrns>),
     /// What the judge knows about every host.
     pub(super) truths: BTreeMap<Lrn, Truth>,
-    /// Who need not be waited for, as the decision saw it that released the present step.
+    /// The hosts that need not be waited for, as the decision saw it that released the present step.
     pub(super) excused: Lrns,
     excused_for: (u64, u32),
     pub(super) deeds: BTreeMap<&'static str, u64>,
@@ -106,6 +112,7 @@ impl<'s> SimWorld<'s> {
             store: SimStore::default(),
             rng: StdRng::seed_from_u64(scenario.seed),
             now: 0,
+            stop_told: None,
             sequence: 0,
             queue: BinaryHeap::new(),
             events: BTreeMap::new(),
@@ -153,6 +160,9 @@ impl<'s> SimWorld<'s> {
         self.store.set(&self.tree.target(), &target);
         self.after(0, Event::Elect);
         self.after(self.quiet_ms(), Event::Tend);
+        if let Some(at) = self.scenario.stop_at {
+            self.after(u64::try_from(at.0.as_millis()).unwrap_or(u64::MAX), Event::Stop);
+        }
         self.plant_faults();
     }
 
@@ -250,7 +260,7 @@ impl<'s> SimWorld<'s> {
         let everybody = self.hosts.values().all(|host| host.release == NEW);
         let history = self.store.records.get(&self.tree.history(request.record.generation)).ok().flatten();
         let ended = history.is_some_and(|seen| seen.record.outcome.is_some());
-        // Whoever recovers from a stop begins another request, unless nobody is there to do so.
+        // Recovery from a stop begins another request, unless no operator acts any more.
         ended && if request.record.stop { self.is_faultless() } else { everybody }
     }
 
@@ -307,16 +317,22 @@ impl<'s> SimWorld<'s> {
             Event::Expire(lease) => {
                 let gone = self.store.expire(lease);
                 self.changed(&gone);
+                let left = self.hosts.values().find(|host| host.leaving && host.lease == lease);
+                if let Some(lrn) = left.map(|host| host.lrn) {
+                    self.take_away(lrn);
+                }
             }
             Event::Doubt(lrn) => self.doubt(lrn),
             Event::Fault(fault) => self.strike(fault),
             Event::Boot(lrn) => self.boot(lrn),
             Event::Heal(lrn) => self.heal(lrn),
             Event::Tend => self.tend(),
+            Event::Stop => self.give_stop(),
+            Event::Audit { generation, told } => self.audit(generation, told),
         }
     }
 
-    /// Nobody is elected while the key of another leader is there, as in any store.
+    /// No updater is elected while the key of another leader is there, as in any store.
     fn elect(&mut self) {
         if self.leader.is_some() {
             return;
@@ -348,6 +364,10 @@ impl<'s> SimWorld<'s> {
         match next {
             Some(next) => {
                 self.note(&next);
+                if let Move::Hosts(moves) = &next {
+                    let verdict = granted(honest.as_ref().unwrap_or(&known), moves);
+                    self.judge(verdict);
+                }
                 let excused = match next {
                     Move::Release(_) => excused(honest.as_ref().unwrap_or(&known)),
                     Move::Start(_) | Move::Stop { .. } | Move::End { .. } => Lrns::new(),
@@ -392,6 +412,20 @@ impl<'s> SimWorld<'s> {
             Sabotage::SkipsDrain => {
                 known.infos.clear();
             }
+            Sabotage::FinishedIsForever => {
+                let finished = known.statuses.iter().filter(|(_, seen)| seen.record.finished);
+                let finished: Vec<Lrn> = finished.map(|(lrn, _)| *lrn).collect();
+                let Some(lease) = known.leases.values().next().cloned() else { return };
+                for lrn in finished {
+                    known.leases.entry(lrn).or_insert_with(|| lease.clone());
+                }
+            }
+            Sabotage::SkipHoldsItsSlot => {
+                let skipped = known.orders.as_ref().map(|seen| seen.record.skip.clone()).unwrap_or_default();
+                known.statuses.retain(|lrn, seen| !(seen.record.error && skipped.contains_key(lrn)));
+            }
+            Sabotage::IgnoresUnits => known.drains.values_mut().for_each(|drain| drain.units.clear()),
+            Sabotage::StopNeedsALeader | Sabotage::LeavesOrphans | Sabotage::ForgetsWhoLeaves => {}
             Sabotage::None
             | Sabotage::UnguardedReports
             | Sabotage::UnguardedLeader
@@ -416,6 +450,7 @@ impl<'s> SimWorld<'s> {
                         Phase::Return => "return",
                         Phase::Settle => "settle",
                         Phase::Done => "done",
+                        Phase::Gone => "gone",
                         Phase::Failed => "failed",
                     });
                 }
@@ -439,7 +474,7 @@ impl<'s> SimWorld<'s> {
         self.plan_in(20);
     }
 
-    /// Who was away when a step was released is excused for the whole step: who does it later on is not to blame.
+    /// A host that was away when a step was released is excused for the whole step, also if it runs it later.
     fn excuse(&mut self, away: Lrns) {
         let released = self.store.records.get(&self.tree.released()).ok().flatten();
         let step = released.map_or((0, 0), |seen| (seen.record.generation, seen.record.step));
@@ -462,7 +497,7 @@ impl<'s> SimWorld<'s> {
         }
     }
 
-    /// Whoever watches one of these keys looks, soon.
+    /// Wakes the watchers of these keys.
     pub(super) fn changed(&mut self, keys: &[Bytes]) {
         let shared = [self.tree.current().bytes(), self.tree.released().bytes()];
         let everybody = keys.iter().any(|key| shared.contains(key));
@@ -508,7 +543,8 @@ impl<'s> SimWorld<'s> {
         let lease = LeaseId(self.next_lease);
         let Some(host) = self.hosts.get_mut(&lrn) else { return };
         host.lease = lease;
-        let about = HostLease { release: host.release.clone(), ..HostLease::default() };
+        let ttl_seconds = LEASE_MS / 1_000;
+        let about = HostLease { release: host.release.clone(), ttl_seconds, ..HostLease::default() };
         let mut changed = vec![self.store.set_leased(&self.tree.host_lease(lrn), &about, lease)];
         if let (true, Some(host)) = (self.scenario.services, host_id(lrn)) {
             let services = ServiceName::new("svc").into_iter().collect();
@@ -532,12 +568,15 @@ fn drained_host(path: &str) -> Option<Lrn> {
     drain.host.as_str().strip_prefix("host-")?.parse().ok()
 }
 
-/// Who need not be waited for, as a decision sees it.
+/// The hosts that need not be waited for, as a decision sees it.
 fn excused(known: &World) -> Lrns {
     use crate::decide::Standing;
     let standings = crate::decide::standings(known).unwrap_or_default();
     let away = standings.into_iter().filter(|(_, standing)| {
-        matches!(standing, Standing::Left | Standing::Absent | Standing::Failed(_) | Standing::Skipped)
+        matches!(
+            standing,
+            Standing::Left | Standing::Absent | Standing::Gone | Standing::Failed(_) | Standing::Skipped
+        )
     });
     away.map(|(lrn, _)| lrn).collect()
 }

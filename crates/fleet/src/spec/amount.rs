@@ -20,7 +20,7 @@ pub enum Amount {
 pub struct InvalidAmount(String);
 
 impl Amount {
-    /// Everybody.
+    /// All hosts.
     pub const ALL: Amount = Amount::Percent(100);
 
     /// How many of `total` that is at most: parts are rounded down, because this is for limits and budgets.

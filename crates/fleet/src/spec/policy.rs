@@ -22,7 +22,7 @@ pub struct Policy {
     pub selector: BTreeMap<String, String>,
     /// Groups of a lower number are through before those of a higher one begin.
     pub order: u32,
-    /// How many hosts go first, then, and so on; whoever is left is in a last wave.
+    /// The sizes of the first waves; the remaining hosts are a last wave.
     pub waves: Vec<Amount>,
     /// Hosts in a slot at the same time.
     pub parallelism: Amount,
@@ -36,6 +36,8 @@ pub struct Policy {
     pub failure_budget: Amount,
     /// Hosts whose worker is gone that the rollout may go on without.
     pub absent_budget: Amount,
+    /// Hosts whose worker is gone that a barrier goes on without. By default it waits for all.
+    pub barrier_budget: Amount,
     /// How long a host that has not registered its worker is waited for at the start.
     pub absent_grace: Span,
     /// How long a wave is watched before the next one begins.
@@ -50,12 +52,15 @@ pub struct Policy {
     pub health_deadline: Span,
     /// How long the services of a host have to be healthy before its slot goes to the next.
     pub min_healthy: Span,
+    /// Whether findings about the services of a host count: with one it is not healthy. Steps whose probe is `services`
+    /// ask for it in any case.
+    pub services: bool,
     /// Fields of other versions.
     #[serde(flatten)]
     pub extra: Extra,
 }
 
-/// One canary, then one host at a time, and nothing may fail: slow and safe until somebody says otherwise.
+/// One canary, then one host at a time, and nothing may fail: slow and safe unless configured otherwise.
 impl Default for Policy {
     fn default() -> Policy {
         Policy {
@@ -68,6 +73,7 @@ impl Default for Policy {
             window: None,
             failure_budget: Amount::Count(0),
             absent_budget: Amount::Percent(34),
+            barrier_budget: Amount::Count(0),
             absent_grace: Span::secs(30),
             bake: Span::secs(0),
             auto_promote: true,
@@ -75,6 +81,7 @@ impl Default for Policy {
             drain_deadline: Span::secs(1_800),
             health_deadline: Span::secs(600),
             min_healthy: Span::secs(10),
+            services: false,
             extra: Extra::default(),
         }
     }
@@ -112,7 +119,7 @@ impl Window {
 /// Why a policy cannot be one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// Nobody could ever begin.
+    /// No host could ever begin.
     #[error("{0} is 0: no host could ever begin")]
     Never(&'static str),
     /// A wave without hosts.
@@ -168,13 +175,13 @@ impl Policy {
         self.window.as_ref().is_none_or(|window| window.is_open(now))
     }
 
-    /// How many hosts of a group of this size may be in a slot: at least one, or nobody ever would.
+    /// How many hosts of a group of this size may be in a slot: at least one, or no update would ever begin.
     #[must_use]
     pub fn slots(&self, hosts: usize) -> usize {
         self.parallelism.limit_of(hosts).max(1)
     }
 
-    /// How many hosts of a domain of this size may be out of service: at least one, or nobody ever could.
+    /// How many hosts of a domain of this size may be out of service: at least one, or no update could ever begin.
     #[must_use]
     pub fn unavailable(&self, hosts: usize) -> usize {
         self.max_unavailable.limit_of(hosts).max(1)

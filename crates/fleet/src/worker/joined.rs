@@ -30,7 +30,7 @@ pub(super) enum Relation {
     Same,
     /// It is stopped, gone, or replaced by a later one: whatever is under way ends without a word.
     Over,
-    /// Somebody overwrote it while it was under way.
+    /// It was overwritten while it was under way.
     Unexpected,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Relation {
 pub(super) enum Permit {
     /// Now.
     Run,
-    /// Somebody else has done it for all.
+    /// Another host has done it for all.
     PassOver,
     /// Not yet.
     Wait,
@@ -49,21 +49,33 @@ pub(super) enum Permit {
 
 impl Joined {
     /// The request, if this host takes part in it.
-    pub(super) fn join(seen: &SeenRequest, lrn: Lrn) -> Option<Joined> {
-        let takes_part = !seen.request.stop && seen.request.servers.contains(&lrn);
-        takes_part.then(|| Joined {
+    pub(super) fn join(inputs: &Inputs, lrn: Lrn) -> Option<Joined> {
+        let seen = inputs.request.as_ref()?;
+        let takes_part = !seen.request.stop && !inputs.left && seen.request.servers.contains(&lrn);
+        takes_part.then(|| Joined::of(seen))
+    }
+
+    /// The request, if this host has to confirm that nothing of it runs here: it is stopped, or the host left.
+    pub(super) fn to_confirm(inputs: &Inputs, lrn: Lrn) -> Option<Joined> {
+        let seen = inputs.request.as_ref()?;
+        let over = seen.request.stop || inputs.left;
+        (over && seen.request.servers.contains(&lrn)).then(|| Joined::of(seen))
+    }
+
+    fn of(seen: &SeenRequest) -> Joined {
+        Joined {
             request: seen.request.clone(),
             create_revision: seen.create_revision,
             mod_revision: seen.mod_revision,
             attempt: 0,
-        })
+        }
     }
 
     pub(super) fn relation(&self, inputs: &Inputs) -> Relation {
         let Some(seen) = &inputs.request else { return Relation::Over };
         let later =
             seen.create_revision != self.create_revision || seen.request.generation > self.request.generation;
-        if seen.request.stop || later {
+        if seen.request.stop || inputs.left || later {
             Relation::Over
         } else if seen.request.is_same_as(&self.request) {
             Relation::Same
@@ -112,7 +124,13 @@ impl Joined {
     pub(super) fn ordered_back(&self, inputs: &Inputs) -> Option<String> {
         match &self.wanted(inputs)?.phase {
             Phase::Rollback { to } => Some(to.clone()),
-            Phase::Drain | Phase::Run | Phase::Return | Phase::Settle | Phase::Done | Phase::Failed => None,
+            Phase::Drain
+            | Phase::Run
+            | Phase::Return
+            | Phase::Settle
+            | Phase::Done
+            | Phase::Gone
+            | Phase::Failed => None,
         }
     }
 

@@ -40,7 +40,7 @@ pub enum State {
     RollingBack(Task, u32, String, Version),
     /// Waits for what is under way to stop.
     Stopping {
-        /// Whether somebody overwrote the request, which is told to whoever did.
+        /// Whether the request was overwritten, which is reported.
         overwritten: bool,
     },
     /// Waits for a report to be written, and what follows it.
@@ -53,6 +53,8 @@ pub struct Worker {
     lrn: Lrn,
     /// What this host last wrote, to go on from after a restart or a stop.
     own: Option<HostStatus>,
+    /// What it could not write because the request had changed: newer than `own`, and true.
+    unwritten: Option<HostStatus>,
     inputs: Inputs,
     /// Whether others can see that it is up.
     leased: bool,
@@ -63,7 +65,7 @@ impl Worker {
     /// A worker that has just started and found this status of its own. It has no lease yet.
     #[must_use]
     pub fn new(lrn: Lrn, own: Option<HostStatus>) -> Worker {
-        Worker { lrn, own, inputs: Inputs::default(), leased: false, state: State::Idle }
+        Worker { lrn, own, unwritten: None, inputs: Inputs::default(), leased: false, state: State::Idle }
     }
 
     /// Where it is.
@@ -128,7 +130,7 @@ impl Worker {
             State::Done(task) => match task.joined.relation(&self.inputs) {
                 Relation::Same => self.done(refreshed(task, &self.inputs), effects),
                 Relation::Over => self.join(effects),
-                // Somebody else's request for a host that is through: it is a new one.
+                // Another request for a host that is through: it is a new one.
                 Relation::Unexpected => self.join(effects),
             },
             State::Failed(joined, manifest, step, why) => match joined.relation(&self.inputs) {
@@ -159,8 +161,7 @@ impl Worker {
     }
 
     fn join(&self, effects: &mut Vec<Effect>) -> State {
-        let seen = self.inputs.request.as_ref();
-        let Some(mut joined) = seen.and_then(|seen| Joined::join(seen, self.lrn)) else { return State::Idle };
+        let Some(mut joined) = Joined::join(&self.inputs, self.lrn) else { return self.confirm(effects) };
         let own = self.own.as_ref().filter(|own| own.is_about(&joined.request));
         joined.attempt = own.map_or(0, |own| own.attempt);
         if let Some(own) = own.filter(|own| own.error) {
@@ -173,6 +174,20 @@ impl Worker {
             }
             Err(error) => self.fail(joined, None, 1, error.to_string(), effects),
         }
+    }
+
+    /// Nothing is under way here. If the request is stopped, or the host left, that is said once.
+    fn confirm(&self, effects: &mut Vec<Effect>) -> State {
+        let Some(joined) = Joined::to_confirm(&self.inputs, self.lrn) else { return State::Idle };
+        let own = self.own.as_ref().filter(|own| own.is_about(&joined.request));
+        if own.is_some_and(|own| own.stopped) {
+            return State::Idle;
+        }
+        // Another machine may join under the number of one that left: it has not done what this one did.
+        let newest = self.unwritten.as_ref().filter(|unwritten| unwritten.is_about(&joined.request)).or(own);
+        let known = newest.filter(|_| !self.inputs.left).cloned();
+        let status = HostStatus { stopped: true, ..known.unwrap_or_else(|| joined.status(0, 0)) };
+        self.report(&joined, status, Installed::default(), State::Idle, effects)
     }
 
     fn loaded(
@@ -301,10 +316,9 @@ impl Worker {
         self.report(&joined, status, Installed::default(), next, effects)
     }
 
-    /// Somebody overwrote the request while this host was in it.
+    /// The request was overwritten while this host was in it.
     fn unexpected(&self, effects: &mut Vec<Effect>) -> State {
-        let seen = self.inputs.request.as_ref();
-        let Some(joined) = seen.and_then(|seen| Joined::join(seen, self.lrn)) else { return State::Idle };
+        let Some(joined) = Joined::join(&self.inputs, self.lrn) else { return State::Idle };
         let why = "unexpected request: it was overwritten while an update was under way".to_owned();
         self.fail(joined, None, self.own.as_ref().map_or(1, |own| own.step.max(1)), why, effects)
     }
@@ -371,8 +385,11 @@ impl Worker {
     fn done(&self, task: Task, effects: &mut Vec<Effect>) -> State {
         match task.joined.ordered_back(&self.inputs) {
             Some(to) if self.own.as_ref().is_none_or(|own| own.rolled_back_to != to) => {
+                // Its last report says that it has the release. That is taken back first: a worker that dies while it
+                // goes back must not confirm a later stop with it.
                 let last = task.manifest.last_step().get();
-                self.roll_back(task, last, "not healthy after the update".to_owned(), &to, effects)
+                let why = "not healthy after the update".to_owned();
+                self.fail(task.joined, Some(task.manifest), last, why, effects)
             }
             Some(_) | None => State::Done(task),
         }
@@ -427,10 +444,14 @@ impl Worker {
         match state {
             State::Reporting(report, next) if written => {
                 self.own = Some(report.status);
+                self.unwritten = None;
                 *next
             }
             // The request is another one by now: what is seen decides, from the beginning.
-            State::Reporting(..) => State::Idle,
+            State::Reporting(report, _) => {
+                self.unwritten = Some(report.status);
+                State::Idle
+            }
             State::Idle
             | State::Loading(_)
             | State::Waiting(..)

@@ -1,4 +1,4 @@
-//! Who performs what the state machine wants? This loop, on one host: it watches four keys, runs steps through the
+//! How are the effects of the state machine performed? By this loop, on one host: it watches its keys, runs steps through the
 //! host's [`Runner`] and writes guarded reports.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use capstan_meta::backoff::Backoff;
 use capstan_meta::record::{Key, RecordError};
 use capstan_meta::session::{Session, SessionOptions, SessionState};
 use capstan_meta::view::{Ranges, Snapshot, View, ViewOptions};
-use capstan_meta::{Compare, MetaError, Store, Txn};
+use capstan_meta::{Compare, LeaseId, MetaError, Store, Txn};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -27,7 +27,7 @@ const LOAD_ATTEMPTS: u32 = 10;
 /// Pauses between those attempts: the first, and the longest.
 const LOAD_PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
 /// At a barrier all hosts have something to report at the same moment. They take turns, so that a store gets no more than
-/// five thousand reports a second, and nobody waits for long.
+/// five thousand reports a second, and no report waits for long.
 const REPORT_TURN: Duration = Duration::from_micros(200);
 const LAST_TURN: Duration = Duration::from_secs(5);
 /// Pauses before a report is written again, for a store that is asked too much and says so.
@@ -68,13 +68,15 @@ impl WorkerOptions {
     }
 }
 
-/// The keys that a worker watches: the request, the released step, and what is wanted of its own host.
+/// The keys that a worker watches: the request, the released step, what is wanted of its own host, and its own entry in
+/// the registry.
 #[must_use]
 pub fn ranges(tree: &Tree, lrn: Lrn) -> Ranges {
     Ranges::new()
         .with_range(Key::range(&tree.current()).keys)
         .with_range(Key::range(&tree.released()).keys)
         .with_range(Key::range(&tree.desired(lrn)).keys)
+        .with_range(Key::range(&tree.boot_server(lrn)).keys)
 }
 
 /// What a worker sees in a snapshot that covers [`ranges`]. What cannot be read counts as absent: a worker that does
@@ -96,20 +98,40 @@ pub fn inputs(snapshot: &Snapshot, tree: &Tree, lrn: Lrn) -> Box<Inputs> {
         request,
         released: readable(snapshot.get(&tree.released())).map(|seen| seen.record.clone()),
         desired: readable(snapshot.get(&tree.desired(lrn))).map(|seen| seen.record.clone()),
+        left: snapshot.get(&tree.boot_server(lrn)).is_ok_and(|seen| seen.is_none()),
     })
 }
 
+/// Why a worker cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The store could not be asked, or holds something unreadable.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The store could not do it.
+    #[error(transparent)]
+    Store(#[from] MetaError),
+    /// Something of an earlier life of this worker still runs and cannot be ended.
+    #[error(transparent)]
+    Host(#[from] StepError),
+}
+
 /// Runs the worker of a host until it is stopped. A worker that ends leaves its host as it is; the next one goes on.
+///
+/// Before anything else it ends what an earlier life of it left running: a host that says that nothing of a request
+/// runs there has looked.
 pub async fn run(
     store: &Store,
     tree: &Tree,
     runner: Arc<dyn Runner>,
     options: WorkerOptions,
     stop: &CancellationToken,
-) -> Result<(), RecordError> {
+) -> Result<(), WorkerError> {
     let lrn = options.lrn;
+    let lease = HostLease { ttl_seconds: options.session.ttl.as_secs(), ..options.lease };
     let session = Session::start(store.clone(), options.session);
-    session.declare(&tree.host_lease(lrn), &options.lease);
+    session.declare(&tree.host_lease(lrn), &announced(&lease, &*runner));
+    runner.end_orphans().await?;
     let view = Arc::new(View::open(store.clone(), ranges(tree, lrn), options.view).await?);
     let own = store.read(&tree.host_status(lrn)).await?.map(|seen| seen.record);
     let hands = Hands {
@@ -119,6 +141,7 @@ pub async fn run(
         runner,
         view,
         session: Some(session.clone()),
+        lease,
         seed: options.seed,
     };
     match hands.work(own, stop).await {
@@ -127,6 +150,11 @@ pub async fn run(
         Ended::Idle => session.close().await?,
     }
     Ok(())
+}
+
+/// What a worker says about itself, with the highest request that its host has worked for.
+fn announced(lease: &HostLease, runner: &dyn Runner) -> HostLease {
+    HostLease { generation: runner.newest().0, ..lease.clone() }
 }
 
 /// What a worker was doing when it was stopped.
@@ -147,12 +175,14 @@ pub struct Hands {
     pub tree: Tree,
     /// The host.
     pub lrn: Lrn,
-    /// Who carries steps out.
+    /// Runs the steps.
     pub runner: Arc<dyn Runner>,
     /// Where orders are seen; it covers [`ranges`].
     pub view: Arc<View>,
-    /// What says whether others can see that this worker is up; without one, somebody else keeps its lease.
+    /// Says whether others can see that this worker is up; without one, its lease is kept elsewhere.
     pub session: Option<Session>,
+    /// What it says about itself while it is up.
+    pub lease: HostLease,
     /// Where the jitter of pauses comes from.
     pub seed: u64,
 }
@@ -165,6 +195,7 @@ impl Hands {
         let mut jobs = JoinSet::new();
         let mut cancel = stop.child_token();
         let mut lease = self.session.as_ref().map(Session::state);
+        let mut held = self.session.as_ref().and_then(Session::lease);
         let mut event = Event::Seen(inputs(&changes.mark_seen(), &self.tree, self.lrn));
         loop {
             worker.step(self.lease());
@@ -196,7 +227,10 @@ impl Hands {
                     Some(delta) => Event::Seen(inputs(&delta.after, &self.tree, self.lrn)),
                     None => break,
                 },
-                () = renewed(&mut lease) => Event::Seen(inputs(&changes.mark_seen(), &self.tree, self.lrn)),
+                () = renewed(&mut lease) => {
+                    self.announce_again(&mut held);
+                    Event::Seen(inputs(&changes.mark_seen(), &self.tree, self.lrn))
+                }
             };
         }
         cancel.cancel();
@@ -206,6 +240,18 @@ impl Hands {
             tracing::warn!(lrn = %self.lrn, "a step did not stop in time");
         }
         doing
+    }
+
+    /// Under a new lease the host says again how far it has come: the store may have lost its data meanwhile.
+    fn announce_again(&self, held: &mut Option<LeaseId>) {
+        let Some(session) = &self.session else { return };
+        let lease = session.lease();
+        if lease.is_some() && lease != *held {
+            if held.is_some() {
+                session.declare(&self.tree.host_lease(self.lrn), &announced(&self.lease, &*self.runner));
+            }
+            *held = lease;
+        }
     }
 
     /// Whether others can see that this worker is up, by the clock of this host.
@@ -335,7 +381,7 @@ impl Hands {
     }
 }
 
-/// Returns when something is new about the lease; never if somebody else keeps it.
+/// Returns when the lease has changed; never if it is kept elsewhere.
 async fn renewed(lease: &mut Option<watch::Receiver<SessionState>>) {
     let Some(state) = lease else { return std::future::pending().await };
     if state.changed().await.is_err() {

@@ -42,6 +42,7 @@ checks! {
         k03_a_killed_leader_is_followed_within_its_lease_and_a_polite_one_at_once,
         k04_a_write_of_a_former_leader_changes_nothing,
         k05_a_new_leader_continues_the_request_unchanged,
+        a_public_updater_beside_ours_leaves_one_leader,
     ],
     members: [
         k06_a_host_joins_with_an_empty_value,

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use capstan_fleet::Lrn;
-use capstan_fleet::decide::{Move, decide};
+use capstan_fleet::check::findings;
+use capstan_fleet::decide::{Move, decide, stuck};
 use capstan_fleet::encoding::Moment;
 use capstan_fleet::history::{HistoryRecord, Outcome};
+use capstan_fleet::keys::default_group;
 use capstan_fleet::release::StepKind::{self, Barrier, Rolling};
-use capstan_fleet::spec::{ReleaseRecord, Target};
-use capstan_fleet::status::{Desired, HostLease, HostStatus, Phase, Released, Request};
+use capstan_fleet::spec::{Amount, Policy, ReleaseRecord, Target};
+use capstan_fleet::status::{Desired, HostInfo, HostLease, HostStatus, Phase, Released, Request};
 use capstan_fleet::world::{Seen, World};
 use capstan_meta::record::{Extra, Stored};
 use capstan_meta::{LeaseId, Revision};
@@ -221,6 +223,9 @@ fn a_host_without_a_lease_is_gone_on_without() {
     }
     assert_eq!(decide(&world).next, None, "host 5 may still come");
     world.leases.remove(&Lrn(5));
+    assert_eq!(decide(&world).next, None, "by default a barrier waits for all");
+    let policy = Policy { barrier_budget: Amount::Percent(34), ..Policy::default() };
+    world.policies.insert(default_group(), policy);
     assert!(matches!(decide(&world).next, Some(Move::Release(Released { step: 1, .. }))));
 }
 
@@ -240,4 +245,69 @@ fn slots_are_limited_and_the_rest_knows_why_it_waits() {
     report(&mut world, 0, finished());
     assert_eq!(decide(&world).next, None);
     assert!(decide(&world).wake_at.is_some(), "it settles");
+}
+
+/// Every host has a name in the kernel, and findings about services count.
+fn observed(kinds: &[StepKind]) -> World {
+    let mut world = requested(kinds);
+    for lrn in [0, 1] {
+        let info = HostInfo { host: Some(format!("h{lrn}").parse().unwrap()), ..HostInfo::default() };
+        world.infos.insert(Lrn(lrn), seen(info));
+        report(&mut world, lrn, finished());
+    }
+    release(&mut world, 1);
+    world.policies.insert(default_group(), Policy { services: true, ..Policy::default() });
+    world
+}
+
+fn moved(world: &World) -> (Lrn, Phase) {
+    match decide(world).next {
+        Some(Move::Hosts(moves)) => (moves[0].lrn, moves[0].desired.phase.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_host_whose_services_are_ill_behind_a_barrier_is_watched_and_then_fails() {
+    let mut world = observed(&[Barrier]);
+    assert!(matches!(decide(&world).next, Some(Move::End { outcome: Outcome::Succeeded, .. })));
+    world.ailing.insert("h1".parse().unwrap(), "redis-node-down: it is down".to_owned());
+    assert_eq!(moved(&world), (Lrn(1), Phase::Settle));
+    let desired =
+        Desired { generation: 1, phase: Phase::Settle, through: 0, attempt: 0, at: world.now, failure: None };
+    world.desired.insert(Lrn(1), seen(desired));
+    assert_eq!(decide(&world).next, None, "it is waited for");
+    world.now = world.now.plus(Policy::default().health_deadline.0 + Duration::from_secs(1));
+    assert_eq!(moved(&world), (Lrn(1), Phase::Failed));
+    world.ailing.clear();
+    assert_eq!(moved(&world), (Lrn(1), Phase::Done), "it is well again");
+}
+
+#[test]
+fn services_count_only_where_somebody_asks_for_them() {
+    let mut world = observed(&[Barrier]);
+    world.ailing.insert("h1".parse().unwrap(), "redis-node-down: it is down".to_owned());
+    world.policies.clear();
+    assert!(matches!(decide(&world).next, Some(Move::End { outcome: Outcome::Succeeded, .. })));
+}
+
+#[test]
+fn a_rollout_that_waits_for_dead_hosts_is_stuck() {
+    let mut world = requested(&[Barrier]);
+    report(&mut world, 0, at(1));
+    report(&mut world, 1, at(1));
+    release(&mut world, 1);
+    assert_eq!(stuck(&world), None);
+    world.leases.remove(&Lrn(1));
+    assert!(stuck(&world).unwrap().0.contains("hosts [1]"), "{:?}", stuck(&world));
+    let codes = |world: &World| -> Vec<String> {
+        findings(world, 0).into_iter().map(|finding| finding.code.to_string()).collect()
+    };
+    assert_eq!(
+        codes(&world),
+        ["fleet-no-updater", "fleet-worker-down", "fleet-rollout", "fleet-rollout-stuck"]
+    );
+    world.leases.insert(Lrn(1), seen(HostLease::default()));
+    world.now = world.now.plus(Duration::from_secs(2000));
+    assert!(stuck(&world).unwrap().0.contains("nothing has happened"), "{:?}", stuck(&world));
 }

@@ -233,6 +233,32 @@ fn every_state_and_every_event() {
     assert!(text == expected, "the table is another one; look at it, then UPDATE=1:\n{text}");
 }
 
+/// A host that has the release and is ordered back takes its report back before it changes anything: a worker that is
+/// killed from then on finds a failure of its own, and confirms a stop with that.
+#[test]
+fn a_host_that_goes_back_no_longer_claims_to_have_the_release() {
+    let (own, done) = live(None, usize::MAX, &mut Vec::new());
+    assert!(done);
+    let mut worker = Worker::new(Lrn(0), own);
+    worker.step(Event::LeaseHeld);
+    worker.step(seen(released(2)));
+    worker.step(Event::Loaded(Ok(release())));
+    let effects = worker.step(seen(back()));
+    assert!(
+        matches!(&effects[..], [Effect::Report(report)] if report.status.error && !report.status.finished),
+        "{effects:?}"
+    );
+    let effects = worker.step(Event::Reported { written: true });
+    assert!(matches!(&effects[..], [Effect::RollBack { .. }]), "{effects:?}");
+
+    let mut restarted = Worker::new(Lrn(0), worker.own().cloned());
+    let effects = restarted.step(seen(request(1, "1.1.0", 11, true)));
+    assert!(
+        matches!(&effects[..], [Effect::Report(report)] if report.status.stopped && !report.status.finished),
+        "{effects:?}"
+    );
+}
+
 /// What a host does on its own with everything released, from its last report on. Gives up after `cut` effects, as a
 /// crash would; the effect that was under way then is lost, or done and not known of.
 fn live(own: Option<HostStatus>, cut: usize, journal: &mut Vec<u32>) -> (Option<HostStatus>, bool) {

@@ -5,6 +5,7 @@
 mod artifact;
 mod conformance;
 mod decisions;
+mod harm;
 mod host_journal;
 mod install;
 mod machine;
@@ -13,5 +14,6 @@ mod rig;
 mod rollout;
 mod scenarios;
 mod simulation;
+mod states;
 mod storage;
 mod traffic;

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use capstan_control::reconcile::Pace;
 use capstan_fleet::history::HistoryRecord;
+use capstan_fleet::release::Trust;
 use capstan_fleet::spec::{ReleaseRecord, Target};
 use capstan_fleet::status::{HostStatus, Request};
 use capstan_fleet::updater::UpdaterOptions;
@@ -130,6 +131,11 @@ impl Rig {
 
     /// Starts an updater; it is gone at once when what is returned is dropped.
     pub(crate) fn start_updater(&self, name: &str) -> Running {
+        self.start_updater_trusting(name, None)
+    }
+
+    /// The same with the keys that releases must be signed by.
+    pub(crate) fn start_updater_trusting(&self, name: &str, trust: Option<Trust>) -> Running {
         let (store, tree) = (self.store.clone(), self.tree.clone());
         let stop = CancellationToken::new();
         let token = stop.clone();
@@ -137,6 +143,7 @@ impl Rig {
             session: brisk(),
             view: brisk_view(),
             pace: Pace { retry: (Duration::from_millis(5), Duration::from_millis(200)), ..Pace::default() },
+            trust,
             ..UpdaterOptions::named(name)
         };
         let task = OwnedTask::spawn(async move {
@@ -173,6 +180,25 @@ impl Rig {
         eventually("the steps are begun", SOON, async || match host.begun(generation) {
             begun if begun == steps => Ok(()),
             begun => Err(format!("{begun:?}; {}", self.tell().await)),
+        })
+        .await;
+    }
+
+    /// Waits until this host's lease is over.
+    pub(crate) async fn until_gone(&self, lrn: u32) {
+        let lease = self.tree.host_lease(Lrn(lrn));
+        eventually("the lease is over", SOON, async || match self.read(&lease).await {
+            None => Ok(()),
+            Some(_) => Err("still there"),
+        })
+        .await;
+    }
+
+    /// Waits until `why` gives such reasons for a host.
+    pub(crate) async fn until_why(&self, lrn: u32, wanted: impl Fn(&[String]) -> bool) {
+        eventually("the reason is given", SOON, async || {
+            let why = self.fleet().why(Lrn(lrn)).await.unwrap();
+            if wanted(&why.reasons) { Ok(()) } else { Err(format!("{why:?}; {}", self.tell().await)) }
         })
         .await;
     }

@@ -11,10 +11,13 @@ use capstan_fleet::safety::Violation;
 use capstan_fleet::simulate::table::{TableOptions, table};
 use capstan_fleet::simulate::{Faults, Report, Sabotage, Scenario, simulate};
 use capstan_fleet::spec::{Amount, Policy};
-use capstan_testkit::seed::{known_seeds, seeds, soak};
+use capstan_testkit::seed::{seeds, soak};
 
 /// Everything that must have happened somewhere, or the run has shown nothing.
-const DEEDS: [&str; 20] = [
+const DEEDS: [&str; 23] = [
+    "gone",
+    "skip",
+    "taken away",
     "crash",
     "partition",
     "failover",
@@ -48,7 +51,7 @@ fn comes_to_rest(scenario: &Scenario) -> Report {
 fn come_to_rest(first: u64, count: usize, scenario: fn(u64) -> Scenario) {
     let mut happened: BTreeMap<&str, u64> = BTreeMap::new();
     let mut fleets = 0;
-    known_seeds(count, |seed| {
+    seeds(count, |seed| {
         fleets += 1;
         for (deed, times) in comes_to_rest(&scenario(first.wrapping_add(seed))).deeds {
             *happened.entry(deed).or_default() += times;
@@ -143,6 +146,13 @@ fn nobody_is_elected_while_another_leads() {
     (0..20).for_each(|seed| drop(comes_to_rest(&Scenario::small(seed))));
 }
 
+/// A decision was still on its way to the store when the next one was made from what was there before: both let a host
+/// of the same shard begin.
+#[test]
+fn two_decisions_under_way_do_not_begin_two_hosts_of_a_shard() {
+    comes_to_rest(&Scenario::small(17_793_359_885_839_660_726));
+}
+
 #[test]
 fn a_seed_is_the_same_history_again() {
     seeds(3, |seed| {
@@ -153,7 +163,7 @@ fn a_seed_is_the_same_history_again() {
 
 /// A planted bug breaks a rule, and the rule that it should. The search begins at a fleet that is known to find it.
 fn is_found(sabotage: Sabotage, first: u64, breaks: fn(&Violation) -> bool) {
-    let caught = (first..first + 400).find_map(|seed| {
+    let caught = (first..first + 2_000).find_map(|seed| {
         let caught = simulate(&Scenario::tiny(seed).sabotaged(sabotage)).err()?;
         eprintln!("{sabotage:?} was found by fleet {seed}: {caught}");
         Some(caught)
@@ -171,6 +181,52 @@ fn planted_bugs_are_found() {
     is_found(Sabotage::DeafToStop, 7, |v| matches!(v, Violation::AfterStop(..)));
     is_found(Sabotage::IgnoresLimits, 2, |v| matches!(v, Violation::Unavailable { .. }));
     is_found(Sabotage::ForgetsItsStep, 0, |v| matches!(v, Violation::Order { .. }));
+    is_found(Sabotage::FinishedIsForever, 0, |v| matches!(v, Violation::Harm(..)));
+    is_found(Sabotage::StopNeedsALeader, 0, |v| {
+        matches!(v, Violation::AfterStop(..) | Violation::StillRuns(_))
+    });
+    is_found(Sabotage::LeavesOrphans, 0, |v| matches!(v, Violation::StillRuns(_)));
+    is_found(Sabotage::ForgetsWhoLeaves, 0, |v| {
+        matches!(v, Violation::Unavailable { .. } | Violation::Shard(..))
+    });
+    is_found(Sabotage::IgnoresUnits, 0, |v| matches!(v, Violation::Shard(..)));
+}
+
+/// A slot that is held for ever breaks no rule; it keeps the fleet from coming to rest before the worker timeout.
+#[test]
+fn a_slot_that_a_skipped_host_never_gives_back_is_found() {
+    let limited = |seed: u64| Scenario { give_up_after: Span::secs(2_400), ..Scenario::tiny(seed) };
+    let rests = |scenario: &Scenario| simulate(scenario).is_ok_and(|r| r.outcome == Some(Outcome::Succeeded));
+    let caught = (0..400_u64).find(|seed| {
+        let honest = limited(*seed);
+        !rests(&honest.clone().sabotaged(Sabotage::SkipHoldsItsSlot)) && rests(&honest)
+    });
+    eprintln!("SkipHoldsItsSlot was found by fleet {:?}", caught.expect("no fleet found it"));
+}
+
+/// A host went back while it was cut off, and the request was stopped before it could say so: its confirmation repeated
+/// what it had last written, that it has the release.
+#[test]
+fn a_stop_is_confirmed_with_what_is_true_by_now() {
+    stops(11_912_795_556_665_255_749);
+}
+
+/// A stop at an instant that the seed decides; whether one was ordered.
+fn stops(seed: u64) -> u64 {
+    let at = Span(std::time::Duration::from_millis(seed.wrapping_mul(7_919) % 180_000));
+    let scenario = Scenario { stop_at: Some(at), ..Scenario::tiny(seed) };
+    let report = simulate(&scenario).unwrap_or_else(|violation| panic!("stop at {at}: {violation}"));
+    assert_eq!(report.outcome, Some(Outcome::Succeeded), "it did not come to rest: {report:?}");
+    report.deeds.get("order to stop").copied().unwrap_or(0)
+}
+
+/// A stop at a random instant, half of the time with a dead leader, among crashes and partitions: no step begins behind
+/// it, every step ends within the bound, and who confirms tells the truth.
+#[test]
+fn a_stop_at_any_instant_is_obeyed() {
+    let mut stopped = 0;
+    seeds(soak(1_000, 10_000), |seed| stopped += stops(seed));
+    eprintln!("{stopped} stops");
 }
 
 fn large(hosts: u32, kinds: Vec<capstan_fleet::release::StepKind>, faults: Faults, seed: u64) -> Scenario {
@@ -192,6 +248,7 @@ fn large(hosts: u32, kinds: Vec<capstan_fleet::release::StepKind>, faults: Fault
         services: false,
         seed,
         sabotage: Sabotage::None,
+        stop_at: None,
         quiet_after: Span::secs(900),
         give_up_after: Span::secs(24 * 3_600),
     }

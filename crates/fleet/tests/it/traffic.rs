@@ -120,6 +120,7 @@ async fn a_barrier_step_costs_at_most_three_operations_per_host() {
     let ranges = Ranges::new()
         .with_range(Key::range(&tree.current()).keys)
         .with_range(Key::range(&tree.released()).keys)
+        .with(&tree.boot_servers())
         .with(&tree.desireds());
     let view = Arc::new(View::open(rig.store.clone(), ranges, brisk_view()).await.unwrap());
     let stop = CancellationToken::new();
@@ -129,7 +130,16 @@ async fn a_barrier_step_costs_at_most_three_operations_per_host() {
         let host = Arc::new(MemoryHost::default());
         host.offer(release.clone());
         let (store, tree, view) = (counted.clone(), tree.clone(), view.clone());
-        let hands = Hands { store, tree, lrn, runner: host, view, session: None, seed: u64::from(lrn.0) };
+        let hands = Hands {
+            store,
+            tree,
+            lrn,
+            runner: host,
+            view,
+            session: None,
+            lease: HostLease::default(),
+            seed: u64::from(lrn.0),
+        };
         let stop = stop.clone();
         workers.push(OwnedTask::spawn(async move {
             hands.work(None, &stop).await;

@@ -140,7 +140,7 @@ impl Layout {
         Ok(Descriptor { media_type: media_type.to_owned(), digest, size: bytes.len() as u64 })
     }
 
-    /// Names an image whose blobs are all there. The last act of an installation: before it nobody sees the image.
+    /// Names an image whose blobs are all there. The last act of an installation: before it the image is invisible.
     pub fn tag(&self, name: &ArtifactName, tag: &Tag, image: Descriptor) -> Result<(), OciError> {
         for blob in self.blobs(&image)? {
             self.verify_blob(&blob.digest, Some(blob.size))?;
@@ -180,7 +180,7 @@ impl Layout {
     }
 
     /// Removes tags of `names` beyond the newest `most` of each, except those in `kept`, and then every blob that no
-    /// image needs any more. Images of other names belong to somebody else and stay.
+    /// image needs any more. Images of other names are not the fleet's and stay.
     pub fn collect_garbage(
         &self,
         names: &BTreeSet<ArtifactName>,

@@ -1,6 +1,6 @@
 //! How a release is made: built from a description, signed, verified, published.
 //!
-//! This runs on the machine of whoever makes releases. A built release is a directory with the files of
+//! This runs where releases are made. A built release is a directory with the files of
 //! [`layout`](super::layout), all beside each other; publishing puts it into a repository.
 
 mod build;
@@ -99,7 +99,7 @@ fn manifest_bytes(dir: &Path) -> Result<Vec<u8>, MakeError> {
     })
 }
 
-/// The signatures of a built release; nothing if nobody signed it.
+/// The signatures of a built release; none if it is unsigned.
 pub fn read_signatures(dir: &Path) -> Result<Option<Vec<u8>>, MakeError> {
     match read(dir, &ReleaseFile::Signatures, MAX_SIGNATURE_BYTES) {
         Ok(bytes) => Ok(Some(bytes)),

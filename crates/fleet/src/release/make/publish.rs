@@ -24,9 +24,9 @@ pub struct Published {
 /// For whom a release is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Maturity {
-    /// For everybody.
+    /// For every fleet.
     Released,
-    /// For those who ask for releases before their release.
+    /// For fleets that opted in to prereleases.
     Prerelease,
 }
 

@@ -11,7 +11,7 @@ use crate::artifact::files::{open_beneath, read_bounded};
 use crate::release::Version;
 use crate::release::layout::{INDEX, Index, Listed, MAX_INDEX_BYTES, ReleaseFile, release_dir};
 
-/// A directory of releases. Links inside it are refused: who may write releases may not make us read anything else.
+/// A directory of releases. Links inside it are refused: write access to releases must not give read access to other files.
 #[derive(Clone, Debug)]
 pub struct Directory(PathBuf);
 

@@ -96,7 +96,7 @@ fn range_start(response: &Response) -> Option<u64> {
 
 /// The whole chain of causes: the outermost says only that a request failed.
 pub(super) fn plain(error: reqwest::Error) -> String {
-    // Who is told has been told the address already.
+    // The caller reports the address itself.
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use capstan_control::drain::{Answer, Intent, answer};
+use capstan_control::drain::{Answer, FailureUnit, Intent, answer_holding};
 use capstan_control::keys::{AnswersOf, DrainKey, ServiceName};
 use capstan_meta::Txn;
 use capstan_meta::record::{Key, Prefix};
@@ -12,7 +12,7 @@ use super::{Event, NEW, SimWorld, host_id};
 use crate::lrn::{Lrn, Lrns};
 use crate::release::{Manifest, Step, StepKind};
 use crate::run::{Installed, StepWork};
-use crate::safety::{Begun, reported, truthful};
+use crate::safety::{Begun, Violation, reported, truthful};
 use crate::simulate::Sabotage;
 use crate::simulate::host::Job;
 use crate::status::Phase;
@@ -48,12 +48,19 @@ impl SimWorld<'_> {
         let own = own.map(|seen| seen.record.clone());
         let forgets = self.scenario.sabotage == Sabotage::ForgetsItsStep;
         let own = own.filter(|_| !forgets);
+        let leaves_orphans = self.scenario.sabotage == Sabotage::LeavesOrphans;
+        let now = self.now;
         let Some(host) = self.hosts.get_mut(&lrn) else { return };
         if host.up {
             return;
         }
         host.up = true;
         host.boot += 1;
+        host.there_since = now;
+        // A worker that starts ends what an earlier one left running.
+        if !leaves_orphans {
+            host.running = None;
+        }
         host.worker = Some(worker::Worker::new(lrn, own));
         if forgets {
             host.begun.clear();
@@ -66,7 +73,11 @@ impl SimWorld<'_> {
     }
 
     pub(super) fn heal(&mut self, lrn: Lrn) {
+        let now = self.now;
         let Some(host) = self.hosts.get_mut(&lrn) else { return };
+        if !host.linked {
+            host.there_since = now;
+        }
         host.linked = true;
         if host.up {
             self.register(lrn);
@@ -93,6 +104,7 @@ impl SimWorld<'_> {
 
     fn inputs(&self, lrn: Lrn) -> Inputs {
         let request = self.store.records.get(&self.tree.current()).ok().flatten();
+        let registered = self.store.records.raw(&self.tree.boot_server(lrn).bytes()).is_some();
         let deaf = self.scenario.sabotage == Sabotage::DeafToStop;
         Inputs {
             request: request.map(|seen| SeenRequest {
@@ -114,6 +126,7 @@ impl SimWorld<'_> {
                 .ok()
                 .flatten()
                 .map(|seen| seen.record.clone()),
+            left: !registered,
         }
     }
 
@@ -161,7 +174,11 @@ impl SimWorld<'_> {
                 && seen.record.phase == Phase::Run
                 && seen.record.through >= step
         });
-        let saw_stop = self.hosts.get(&lrn).is_some_and(|host| host.saw_stop == Some(generation));
+        let stopped = self.stop_told == Some(generation);
+        let saw_stop = self
+            .hosts
+            .get(&lrn)
+            .is_some_and(|host| host.saw_stop == Some(generation) || (stopped && host.linked));
         let resumed = self.hosts.get(&lrn).is_some_and(|host| host.begun.contains(&run));
         let members = self.members();
         let done = self.hosts.get(&lrn).is_some_and(|host| host.done.contains(&run));
@@ -173,6 +190,7 @@ impl SimWorld<'_> {
         }
         if let Some(host) = self.hosts.get_mut(&lrn) {
             host.begun.insert(run);
+            host.running = Some((generation, step));
         }
         self.begin(lrn, Job::Run(work), if done { 5..50 } else { 2_000..40_000 });
     }
@@ -192,13 +210,22 @@ impl SimWorld<'_> {
             let desired = desired.filter(|seen| seen.record.generation == request.generation);
             let given_up = desired.as_ref().is_some_and(|seen| seen.record.failure.is_some());
             truth.excused = failed || gone || skipped || given_up || self.excused.contains(lrn);
-            truth.out = desired.is_some_and(|seen| match seen.record.phase {
-                Phase::Drain | Phase::Run | Phase::Rollback { .. } => true,
-                Phase::Return | Phase::Settle | Phase::Done | Phase::Failed => false,
-            });
+            let (out, worked_on) = match desired.map(|seen| seen.record.phase.clone()) {
+                Some(Phase::Run | Phase::Rollback { .. }) => (true, true),
+                Some(Phase::Drain) => (true, false),
+                Some(Phase::Return | Phase::Settle | Phase::Done | Phase::Gone | Phase::Failed) | None => {
+                    (false, false)
+                }
+            };
+            // A host that leaves is out of service until nothing runs there.
+            truth.out = out || (host.leaving && host.up && host.linked && host.running.is_some());
             truth.empty = !self.scenario.services || !host.has_work;
-            // Without services nobody holds anything.
-            truth.shards = if self.scenario.services { vec![lrn.0 / 3] } else { Vec::new() };
+            // Without services nothing is held; a drained host keeps its copies until it is worked on.
+            truth.shards = if self.scenario.services && (worked_on || (host.leaving && truth.out)) {
+                vec![lrn.0 / 3]
+            } else {
+                Vec::new()
+            };
         }
     }
 
@@ -227,6 +254,9 @@ impl SimWorld<'_> {
             return;
         }
         let Some(job) = host.job.take() else { return };
+        if let Job::Run(_) | Job::RollBack(_) = &job {
+            host.running = None;
+        }
         let stopped = std::mem::take(&mut host.cancelled);
         let event = match job {
             Job::Load if stopped => worker::Event::Loaded(Err(Fault::Stopped)),
@@ -281,7 +311,7 @@ impl SimWorld<'_> {
     fn report_arrives(&mut self, lrn: Lrn, report: Box<worker::Report>) {
         let linked = self.hosts.get(&lrn).is_some_and(|host| host.linked);
         if !linked {
-            // Written again and again until somebody answers.
+            // Written again and again until it is answered.
             return self.begin(lrn, Job::Report(report), 1_000..5_000);
         }
         let mut written = true;
@@ -296,6 +326,7 @@ impl SimWorld<'_> {
             };
             self.commits += 1;
             self.judge(reported(lrn, report.status.generation, current));
+            self.judge_confirmation(lrn, &report.status);
             if report.status.finished {
                 let has = self.hosts.get(&lrn).map(|host| host.release.clone()).unwrap_or_default();
                 self.judge(truthful(lrn, &report.status.version, &has));
@@ -310,6 +341,31 @@ impl SimWorld<'_> {
         }
         self.see(lrn);
         self.tell(lrn, worker::Event::Reported { written });
+        let left = self.hosts.get(&lrn).is_some_and(|host| host.leaving);
+        if left && written && report.status.stopped {
+            self.take_away(lrn);
+        }
+    }
+
+    /// A host that confirms a stop has nothing running.
+    fn judge_confirmation(&mut self, lrn: Lrn, status: &crate::status::HostStatus) {
+        let running = self.hosts.get(&lrn).and_then(|host| host.running);
+        if status.stopped && running.is_some_and(|(generation, _)| generation == status.generation) {
+            self.judge(Err(Violation::StillRuns(lrn)));
+        }
+    }
+
+    /// So long after a stop nothing of the request runs on hosts that were there all the time.
+    pub(super) fn audit(&mut self, generation: u64, told: u64) {
+        let still =
+            self.request().is_some_and(|seen| seen.record.generation == generation && seen.record.stop);
+        let runs = self.hosts.values().find(|host| {
+            let there = host.up && host.linked && host.there_since <= told;
+            there && host.running.is_some_and(|(of, _)| of == generation)
+        });
+        if let (true, Some(lrn)) = (still, runs.map(|host| host.lrn)) {
+            self.judge(Err(Violation::StillRuns(lrn)));
+        }
     }
 
     /// The service of a host looks at its drain: it moves its work away when no other replica is missing, and takes it
@@ -329,14 +385,16 @@ impl SimWorld<'_> {
             return;
         };
         let at = self.moment().as_epoch().as_secs();
+        // As a real service does: it hands its work over, keeps its copy, and says of what.
+        let units = vec![FailureUnit(format!("svc/{}", lrn.0 / 3))];
         match seen.record.intent {
             Intent::Drain if self.is_last_replica(lrn) => {
                 let wait = Answer::Pending { reason: "another replica is missing".to_owned() };
-                self.commit_quietly(&answer(&id, &service, &seen, wait, at));
+                self.commit_quietly(&answer_holding(&id, &service, &seen, wait, units, at));
                 self.after(5_000, Event::Service(lrn));
             }
             Intent::Drain => {
-                if self.commit_quietly(&answer(&id, &service, &seen, Answer::Drained, at)) {
+                if self.commit_quietly(&answer_holding(&id, &service, &seen, Answer::Drained, units, at)) {
                     self.set_work(lrn, false);
                 }
             }
@@ -364,6 +422,6 @@ impl SimWorld<'_> {
 
     fn is_last_replica(&self, lrn: Lrn) -> bool {
         let peers = self.hosts.values().filter(|host| host.lrn.0 / 3 == lrn.0 / 3 && host.lrn != lrn);
-        peers.into_iter().any(|peer| !peer.has_work)
+        peers.into_iter().any(|peer| !peer.up)
     }
 }

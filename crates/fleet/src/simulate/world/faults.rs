@@ -5,6 +5,7 @@ use rand::RngExt;
 use super::{Event, LEASE_MS, NEW, SimWorld};
 use crate::history::Outcome;
 use crate::lrn::Lrn;
+use crate::simulate::Sabotage;
 use crate::spec::{Order, Orders, Target};
 use crate::world::Source as _;
 use capstan_meta::Txn;
@@ -12,6 +13,9 @@ use capstan_meta::record::{Key, Prefix};
 
 /// How often operators look after everything once nothing goes wrong any more.
 const TEND_MS: u64 = 120_000;
+
+/// How long after a stop nothing runs any more: hosts look within 150 ms and end a step within two seconds.
+const AUDIT_MS: u64 = 10_000;
 
 /// How much earlier than the store a host believes that its lease is over.
 const MARGIN_MS: u64 = 500;
@@ -122,6 +126,31 @@ impl SimWorld<'_> {
         }
         let Some(lrn) = self.any_host() else { return };
         self.deed("leave");
+        if self.rng.random_range(0..2) == 0 {
+            self.leave(lrn);
+        } else {
+            self.leave_in_order(lrn);
+        }
+    }
+
+    /// A host leaves while it works: its worker ends what it is doing, says so, and only then is it forgotten.
+    fn leave_in_order(&mut self, lrn: Lrn) {
+        let registered = self.tree.boot_server(lrn);
+        let forgets = self.scenario.sabotage == Sabotage::ForgetsWhoLeaves;
+        let Some(host) = self.hosts.get_mut(&lrn) else { return };
+        host.leaving = true;
+        let mut txn = Txn::new().then(registered.delete());
+        if forgets {
+            txn = txn.then(self.tree.host_keys(lrn).delete_all()).then(self.tree.host_status(lrn).delete());
+        }
+        let changed = self.store.commit(&txn).unwrap_or_default();
+        self.changed(&changed);
+        self.wake(lrn);
+    }
+
+    /// A host that left and has stopped, or is gone, is forgotten.
+    pub(super) fn take_away(&mut self, lrn: Lrn) {
+        self.deed("taken away");
         self.leave(lrn);
     }
 
@@ -153,7 +182,7 @@ impl SimWorld<'_> {
         let now = self.moment();
         let order = Order { by: "operator".to_owned(), reason: "simulated".to_owned(), at: now };
         let host = self.any_host();
-        match self.rng.random_range(0..6) {
+        match self.rng.random_range(0..9) {
             0 => {
                 self.deed("pause");
                 self.orders(|orders| orders.paused = Some(order));
@@ -165,17 +194,64 @@ impl SimWorld<'_> {
                     orders.resumed_at = Some(now);
                 });
             }
-            3 => {
-                self.deed("order to stop");
-                self.orders(|orders| orders.stopped = Some(order));
-            }
+            3 => self.give_stop(),
             4 => self.recover(),
+            5 => {
+                let Some(lrn) = host else { return };
+                self.deed("skip");
+                self.orders(|orders| {
+                    orders.skip.insert(lrn, order);
+                });
+            }
+            6 => {
+                self.deed("promote");
+                self.orders(|orders| orders.promoted += 1);
+            }
             _ => {
                 let Some(lrn) = host else { return };
                 self.deed("retry");
-                self.orders(|orders| *orders.retry.entry(lrn).or_default() += 1);
+                self.orders(|orders| {
+                    orders.skip.remove(&lrn);
+                    *orders.retry.entry(lrn).or_default() += 1;
+                });
             }
         }
+    }
+
+    /// An operator stops the rollout; half of the time the leader has just died.
+    pub(super) fn give_stop(&mut self) {
+        self.deed("order to stop");
+        if self.rng.random_range(0..2) == 0 {
+            self.lose_leader();
+        }
+        let Ok(Some(seen)) = self.store.records.get(&self.tree.current()) else { return };
+        if seen.record.stop {
+            return;
+        }
+        let generation = seen.record.generation;
+        if self.scenario.sabotage == Sabotage::StopNeedsALeader {
+            let order =
+                Order { by: "operator".to_owned(), reason: "simulated".to_owned(), at: self.moment() };
+            self.orders(|orders| orders.stopped = Some(order));
+        } else {
+            let stop_reason = "stopped by operator: simulated".to_owned();
+            let stopped = crate::status::Request { stop: true, stop_reason, ..seen.record.clone() };
+            let changed = self.store.set(&self.tree.current(), &stopped);
+            self.changed(&[changed]);
+        }
+        self.stop_told = Some(generation);
+        let told = self.now;
+        self.after(AUDIT_MS, Event::Audit { generation, told });
+    }
+
+    /// The leader is dead, and no updater can be elected until its lease is over.
+    fn lose_leader(&mut self) {
+        let Some((key, _)) = self.leader.take() else { return };
+        self.deed("failover");
+        let gone = self.store.remove(&key);
+        self.changed(&gone);
+        let wait = self.rng.random_range(1_000..30_000);
+        self.after(wait, Event::Elect);
     }
 
     /// What `recover` does, in one transaction.
@@ -236,9 +312,13 @@ impl SimWorld<'_> {
         let given_up =
             given_up.iter().filter(|(_, seen)| seen.record.failure.is_some()).map(|(key, _)| key.lrn);
         let again: std::collections::BTreeSet<Lrn> = failed.into_iter().chain(given_up).collect();
+        let stuck = self.scenario.sabotage == Sabotage::SkipHoldsItsSlot;
         self.orders(|orders| {
             orders.paused = None;
             orders.resumed_at = Some(now);
+            if !stuck {
+                orders.skip.clear();
+            }
             for lrn in again {
                 *orders.retry.entry(lrn).or_default() += 1;
             }

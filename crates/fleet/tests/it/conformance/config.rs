@@ -7,6 +7,7 @@ use capstan_fleet::api::ConfigKey;
 use capstan_fleet::encoding::Nanos;
 use capstan_fleet::history::Outcome;
 use capstan_fleet::release::StepKind::Barrier;
+use capstan_fleet::release::{SecretKey, Trust, make};
 use capstan_meta::record::Key;
 use capstan_testkit::eventually;
 
@@ -152,7 +153,8 @@ pub(super) async fn k42_another_interval_counts_at_once(mut rig: Rig) {
     let source = capstan_testkit::TempDir::new("source").unwrap();
     set(&rig, ConfigKey::CheckUpdateInterval, "1h").await;
     set(&rig, ConfigKey::Source, &source.path().display().to_string()).await;
-    let _updater = rig.start_updater("a");
+    let key = SecretKey::generate().unwrap();
+    let _updater = rig.start_updater_trusting("a", Some(Trust::in_all_of(vec![key.public()])));
     let term = rig.tree.term();
     eventually("somebody leads", SOON, async || rig.read(&term).await.ok_or("no term")).await;
     let manifest = crate::rig::releases::manifest("1.1.0", &[Barrier]);
@@ -160,6 +162,7 @@ pub(super) async fn k42_another_interval_counts_at_once(mut rig: Rig) {
     let dir = source.path().join("releases/1.1.0");
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join("manifest.json"), manifest.to_bytes().unwrap()).unwrap();
+    make::sign(&dir, &key).unwrap();
     let index = r#"{"format":1,"releases":[{"version":"1.1.0"}]}"#;
     std::fs::write(source.path().join("index.json"), index).unwrap();
     set(&rig, ConfigKey::CheckUpdateInterval, "100ms").await;

@@ -8,7 +8,7 @@ use capstan_fleet::release::StepKind::Barrier;
 use capstan_meta::election::Election;
 use capstan_meta::record::{Key, Prefix};
 use capstan_meta::session::Session;
-use capstan_meta::{KeyValue, Put, Range, Txn};
+use capstan_meta::{Compare, Delete, KeyValue, LeaseId, Put, Range, Revision, SortOrder, SortTarget, Txn};
 use capstan_testkit::eventually;
 
 use crate::rig::{Rig, SOON, brisk};
@@ -47,6 +47,10 @@ pub(super) async fn k02_a_candidate_is_a_leased_key_with_its_name(rig: Rig) {
     assert_ne!(found.lease.0, 0);
     let expected = format!("{}{:x}", rig.tree.candidates().path(), found.lease.0);
     assert_eq!(found.key_text(), expected);
+    assert!(
+        found.key_text().ends_with(&format!("/leader//{:x}", found.lease.0)),
+        "as the public updater writes it"
+    );
 }
 
 pub(super) async fn k03_a_killed_leader_is_followed_within_its_lease_and_a_polite_one_at_once(rig: Rig) {
@@ -104,4 +108,70 @@ pub(super) async fn k05_a_new_leader_continues_the_request_unchanged(mut rig: Ri
     rig.hosts[&Lrn(1)].let_go(1);
     assert_eq!(rig.until_ended(1).await.outcome, Some(Outcome::Succeeded));
     assert_eq!(rig.request().await.unwrap(), before);
+}
+
+/// The election of the public updater, request by request: what etcd's Go library sends for a prefix that ends in a slash.
+struct Public {
+    key: String,
+    prefix: String,
+    lease: LeaseId,
+    created: Revision,
+}
+
+impl Public {
+    /// Stands for election: a leased key named after its lease, put if it is not there.
+    async fn stand(rig: &Rig, name: &str) -> Public {
+        // The library appends a slash to the prefix that it is given, `/neco/leader/`.
+        let given = rig.tree.candidates().path().trim_end_matches('/').to_owned() + "/";
+        let prefix = given + "/";
+        let lease = rig.store.lease_grant(Duration::from_secs(60), LeaseId::NONE).await.unwrap().id;
+        let key = format!("{prefix}{:x}", lease.0);
+        let put = Put::new(key.clone(), name.to_owned()).lease(lease);
+        let txn = Txn::new().when(Compare::create_revision(key.clone(), Revision::ZERO)).then(put);
+        let put = rig.store.commit(txn).await.unwrap();
+        assert!(put.succeeded);
+        Public { key, prefix, lease, created: put.revision }
+    }
+
+    /// The youngest candidate that is older, which it waits for.
+    async fn waits_for(&self, rig: &Rig) -> Option<String> {
+        let older = Range::prefix(self.prefix.clone())
+            .sorted(SortTarget::CreateRevision, SortOrder::Descend)
+            .limit(1);
+        let older = Range { max_create_revision: Revision(self.created.0 - 1), ..older };
+        let found = rig.store.range(older).await.unwrap();
+        found.kvs.first().map(|kv| String::from_utf8_lossy(&kv.value).into_owned())
+    }
+
+    /// Gives up, if it leads still.
+    async fn resign(self, rig: &Rig) {
+        let mine = Compare::create_revision(self.key.clone(), self.created);
+        assert!(rig.store.commit(Txn::new().when(mine).then(Delete::one(self.key))).await.unwrap().succeeded);
+        rig.store.lease_revoke(self.lease).await.unwrap();
+    }
+}
+
+/// An updater of the public project beside ours: they stand in one queue, and one leads.
+pub(super) async fn a_public_updater_beside_ours_leaves_one_leader(mut rig: Rig) {
+    let public = Public::stand(&rig, "public").await;
+    assert_eq!(public.waits_for(&rig).await, None, "it leads");
+    rig.join(0..1).await;
+    rig.publish("1.1.0", &[Barrier]).await;
+    rig.want("1.1.0").await;
+    let ours = rig.start_updater("ours");
+    until_candidates(&rig, 2).await;
+    assert_eq!(leader(&rig).await.as_deref(), Some("public"));
+    assert!(rig.read(&rig.tree.term()).await.is_none(), "ours has begun no term");
+    assert!(rig.request().await.is_none(), "and asked nobody for anything");
+    let second = Public::stand(&rig, "second").await;
+    assert_eq!(second.waits_for(&rig).await.as_deref(), Some("ours"), "ours is in the same queue");
+    public.resign(&rig).await;
+    assert_eq!(rig.until_ended(1).await.outcome, Some(Outcome::Succeeded), "ours leads now");
+    assert_eq!(second.waits_for(&rig).await.as_deref(), Some("ours"), "and the public one waits");
+    ours.stop();
+    eventually("the public one leads", SOON, async || match second.waits_for(&rig).await {
+        None => Ok(()),
+        Some(name) => Err(name),
+    })
+    .await;
 }

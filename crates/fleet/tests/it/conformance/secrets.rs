@@ -46,7 +46,8 @@ pub(super) async fn k49_secrets_are_not_shown_by_accident(rig: Rig) {
     for path in [rig.tree.vault_unseal().path(), rig.tree.vault_root_token().path()] {
         assert!(is_secret(&[CATALOGUE], &path), "{path}");
     }
-    assert!(!is_secret(&[CATALOGUE], &rig.tree.proxy().path()));
+    assert!(is_secret(&[CATALOGUE], &rig.tree.proxy().path()), "it may hold a password");
+    assert!(!is_secret(&[CATALOGUE], &rig.tree.source().path()));
 }
 
 pub(super) async fn k50_there_is_no_root_token_by_default(rig: Rig) {

@@ -2,6 +2,7 @@
 //! worker. Tests hold steps up, make them fail, and read which ones were run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
@@ -30,12 +31,37 @@ pub(crate) struct MemoryHost {
     disk: Mutex<Disk>,
     /// Steps that nobody may pass yet.
     held: watch::Sender<BTreeSet<u32>>,
+    /// Steps that are not ended by a stop.
+    deaf: Mutex<BTreeSet<u32>>,
+    /// Steps that run now.
+    running: Arc<AtomicU32>,
+}
+
+/// Counts a step while it runs, however it ends.
+struct Counted(Arc<AtomicU32>);
+
+impl Counted {
+    fn new(running: &Arc<AtomicU32>) -> Counted {
+        running.fetch_add(1, Ordering::SeqCst);
+        Counted(running.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Default for MemoryHost {
     fn default() -> MemoryHost {
         let disk = Disk { current: Some("1.0.0".to_owned()), ..Disk::default() };
-        MemoryHost { disk: Mutex::new(disk), held: watch::Sender::new(BTreeSet::new()) }
+        MemoryHost {
+            disk: Mutex::new(disk),
+            held: watch::Sender::new(BTreeSet::new()),
+            deaf: Mutex::default(),
+            running: Arc::default(),
+        }
     }
 }
 
@@ -72,6 +98,17 @@ impl MemoryHost {
         self.held.send_modify(|held| {
             held.insert(step);
         });
+    }
+
+    /// The same, and a stop does not end it.
+    pub(crate) fn hold_deaf(&self, step: u32) {
+        self.deaf.lock().unwrap().insert(step);
+        self.hold(step);
+    }
+
+    /// How many steps run now.
+    pub(crate) fn running(&self) -> u32 {
+        self.running.load(Ordering::SeqCst)
     }
 
     pub(crate) fn let_go(&self, step: u32) {
@@ -121,6 +158,14 @@ impl Runner for MemoryHost {
         let step = work.step.get();
         let name = work.manifest.step(work.step).unwrap().name.clone();
         let run = (work.generation.0, work.manifest.version.to_string(), step);
+        let newest = self.newest();
+        if newest > work.generation {
+            let text = format!(
+                "the work belongs to request {}, and this host has worked for request {newest}",
+                work.generation
+            );
+            return Err(StepError::Refused(text));
+        }
         {
             let mut disk = self.disk();
             if disk.done.contains(&run) {
@@ -130,10 +175,12 @@ impl Runner for MemoryHost {
                 disk.begun.push(run.clone());
             }
         }
+        let _counted = Counted::new(&self.running);
         let mut held = self.held.subscribe();
+        let deaf = self.deaf.lock().unwrap().contains(&step);
         tokio::select! {
             biased;
-            () = stop.cancelled() => return Err(StepError::Stopped { step: name, after: None }),
+            () = stop.cancelled(), if !deaf => return Err(StepError::Stopped { step: name, after: None }),
             passed = held.wait_for(|held| !held.contains(&step)) => drop(passed.unwrap()),
         }
         let mut disk = self.disk();
@@ -151,6 +198,10 @@ impl Runner for MemoryHost {
             disk.kept = disk.current.replace(version);
         }
         Ok(())
+    }
+
+    fn newest(&self) -> Generation {
+        Generation(self.disk().begun.iter().map(|(generation, _, _)| *generation).max().unwrap_or(0))
     }
 
     async fn installed(&self, _: &Manifest) -> Result<Installed, StepError> {

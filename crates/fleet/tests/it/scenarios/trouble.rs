@@ -4,6 +4,7 @@ use capstan_fleet::Lrn;
 use capstan_fleet::history::Outcome;
 use capstan_fleet::keys::default_group;
 use capstan_fleet::release::StepKind::{Barrier, Rolling};
+use capstan_fleet::spec::{Amount, Policy};
 use capstan_meta::Store;
 use capstan_meta::etcd::{Etcd, EtcdOptions};
 use capstan_testkit::eventually;
@@ -75,6 +76,8 @@ async fn partition_a_host_that_is_cut_off_catches_up() {
     }
     rig.hosts[&Lrn(3)].hold(1);
     rig.publish("1.1.0", &[Barrier, Barrier]).await;
+    let policy = Policy { barrier_budget: Amount::Percent(34), ..quick() };
+    rig.put(&rig.tree.policy(default_group()), &policy).await;
     rig.want("1.1.0").await;
     let _updater = rig.start_updater("a");
     rig.until_begun(3, 1, &[1]).await;
