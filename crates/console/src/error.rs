@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use capstan_access::AccessError;
 use capstan_control::ControlError;
 use capstan_fleet::FleetError;
 use capstan_meta::{MetaError, Remedy};
@@ -22,6 +23,12 @@ impl ApiError {
     #[must_use]
     pub fn not_found(message: String) -> ApiError {
         ApiError { status: StatusCode::NOT_FOUND, message }
+    }
+
+    /// Another status.
+    #[must_use]
+    pub(crate) fn with(status: StatusCode, message: String) -> ApiError {
+        ApiError { status, message }
     }
 
     /// The metadata holds something that cannot be read.
@@ -53,6 +60,9 @@ impl From<ControlError> for ApiError {
     fn from(error: ControlError) -> ApiError {
         match error {
             ControlError::UnknownHost(_) => ApiError::not_found(error.to_string()),
+            ControlError::StillUp(_) | ControlError::HoldsData { .. } => {
+                ApiError { status: StatusCode::CONFLICT, message: error.to_string() }
+            }
             ControlError::NothingToDrain(_)
             | ControlError::Contended { .. }
             | ControlError::InvalidName(_)
@@ -67,9 +77,10 @@ impl From<FleetError> for ApiError {
         let message = error.to_string();
         match &error {
             FleetError::NotFound(_) | FleetError::UnknownHost(_) => ApiError::not_found(message),
-            FleetError::NothingUnderWay | FleetError::NotStopped(_) | FleetError::Refused(_) => {
-                ApiError { status: StatusCode::CONFLICT, message }
-            }
+            FleetError::NothingUnderWay
+            | FleetError::NotStopped(_)
+            | FleetError::StillRunning(_)
+            | FleetError::Refused(_) => ApiError { status: StatusCode::CONFLICT, message },
             FleetError::Invalid(_)
             | FleetError::Policy { .. }
             | FleetError::Contended(_)
@@ -104,6 +115,20 @@ impl From<BrokerError> for ApiError {
             | BrokerError::Contended { .. }
             | BrokerError::BadValue(_)
             | BrokerError::Store(_) => ApiError::of(error.remedy(), message),
+        }
+    }
+}
+
+impl From<AccessError> for ApiError {
+    fn from(error: AccessError) -> ApiError {
+        let message = error.to_string();
+        match &error {
+            AccessError::NotFound(_) => ApiError::not_found(message),
+            AccessError::Exists(_) => ApiError { status: StatusCode::CONFLICT, message },
+            AccessError::Invalid(_)
+            | AccessError::Contended(_)
+            | AccessError::BadValue(_)
+            | AccessError::Store(_) => ApiError::of(error.remedy(), message),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Is the process alive, and is it ready? Not ready always comes with reasons.
+//! Is the process alive, is it ready, and is the cluster well? Not ready always comes with reasons.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State as Extract;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use capstan_control::findings::{self, Finding, Severity};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -27,13 +28,19 @@ impl Default for Health {
 impl Health {
     /// This part does what it should.
     pub fn ready(&self, part: &str) {
-        self.parts.send_modify(|parts| drop(parts.insert(part.to_owned(), None)));
+        self.set(part, None);
     }
 
     /// This part does not, and why.
     pub fn waiting(&self, part: &str, reason: impl Into<String>) {
-        let reason = Some(reason.into());
-        self.parts.send_modify(|parts| drop(parts.insert(part.to_owned(), reason)));
+        self.set(part, Some(reason.into()));
+    }
+
+    fn set(&self, part: &str, reason: Option<String>) {
+        self.parts.send_if_modified(|parts| {
+            let before = parts.insert(part.to_owned(), reason.clone());
+            before != Some(reason)
+        });
     }
 
     /// Waits until there are parts and all of them are ready.
@@ -62,12 +69,48 @@ pub(crate) async fn livez() -> &'static str {
     "ok\n"
 }
 
-/// 200 if every part is ready, else 503 with the reasons.
+/// Whether a process with these services should be sent clients while this is true.
+fn concerns(finding: &Finding, serves: &[String]) -> bool {
+    finding.severity == Severity::Critical && serves.iter().any(|service| service == finding.code.service())
+}
+
+/// 200 if every part of this process is ready and nothing critical is known about the services that it runs, else 503
+/// with the reasons. The findings of the whole cluster are in the body either way.
 pub(crate) async fn readyz(Extract(state): Extract<State>) -> Response {
-    let parts = checks(&state).await;
-    let ready = parts.values().all(Option::is_none);
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let reasons: Vec<String> =
+    let (parts, health) = tokio::join!(checks(&state), state.findings.health());
+    let mut reasons: Vec<String> =
         parts.iter().filter_map(|(part, reason)| Some(format!("{part}: {}", reason.as_ref()?))).collect();
-    (status, Json(json!({ "ready": ready, "reasons": reasons, "parts": parts }))).into_response()
+    let critical = health.findings.iter().filter(|finding| concerns(finding, &state.about.serves));
+    reasons
+        .extend(critical.map(|finding| format!("{}: {}: {}", finding.code, finding.object, finding.cause)));
+    let ready = reasons.is_empty();
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = json!({
+        "ready": ready,
+        "reasons": reasons,
+        "parts": parts,
+        "green": health.is_green(),
+        "findings": health.to_json()["findings"],
+    });
+    (status, Json(body)).into_response()
+}
+
+/// 200 if the whole cluster is green, else 503; the findings either way.
+pub(crate) async fn healthz(Extract(state): Extract<State>) -> Response {
+    let health = state.findings.health().await;
+    let status = if health.is_green() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(health.to_json())).into_response()
+}
+
+/// The findings, always with 200.
+pub(crate) async fn findings(Extract(state): Extract<State>) -> Response {
+    Json(state.findings.health().await.to_json()).into_response()
+}
+
+/// How a severity looks on a page.
+pub(crate) fn class(severity: findings::Severity) -> &'static str {
+    match severity {
+        Severity::Notice => "",
+        Severity::Degraded | Severity::Critical => "bad",
+    }
 }

@@ -5,11 +5,15 @@
 //!
 //! Read first: [`State`] (what is served), [`Health`] (when the process is ready), [`Metrics`] (what is counted).
 
+mod access;
+mod authority;
 mod error;
+pub mod findings;
 mod fleet;
 mod health;
 mod hosts;
-mod metrics;
+mod list;
+pub mod metrics;
 mod openapi;
 mod page;
 mod redis;
@@ -21,18 +25,27 @@ use axum::extract::{DefaultBodyLimit, State as Extract};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router, middleware};
+use capstan_access::Guard;
 use capstan_control::tasks::Supervisor;
 use capstan_fleet::Tree;
 use capstan_meta::{MetaError, Store, StoreStatus};
 use capstan_redis::coordinator::Wire;
 use serde_json::json;
 
+use access::{Gate, Routes, admin, manage, operate, public, session, signed_in, view};
+
+pub use access::RouteNeed;
 pub use error::ApiError;
+pub use findings::{Findings, ServiceFindings};
 pub use health::Health;
+pub use hosts::remove_host;
 pub use metrics::Metrics;
 
 /// How long a page waits for the metadata store before it says that the store does not answer.
 const STORE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Where the schema registry is served, in the shape that Confluent's clients expect.
+pub const SCHEMA_REGISTRY: &str = "/schema-registry";
 
 /// What the router serves. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -45,10 +58,14 @@ pub struct State {
     pub proxies: Option<Arc<Wire>>,
     /// Which parts of the process are ready.
     pub health: Health,
+    /// What is wrong with the cluster.
+    pub findings: Findings,
     /// What is counted.
     pub metrics: Metrics,
     /// What runs in this process.
     pub tasks: Supervisor,
+    /// Who may do what.
+    pub access: Guard,
     /// About this process.
     pub about: Arc<About>,
 }
@@ -60,6 +77,9 @@ pub struct About {
     pub version: String,
     /// Id of the host that the process stands for, if it stands for one.
     pub host: Option<String>,
+    /// The services that this process runs, by the first word of their findings' codes: `/readyz` refuses clients while
+    /// something critical is known about one of them.
+    pub serves: Vec<String>,
     /// What runs where: name and address, in the order in which they are shown.
     pub endpoints: Vec<(String, String)>,
 }
@@ -77,61 +97,132 @@ impl State {
 /// Everything that is served over HTTP.
 pub fn router(state: State) -> Router {
     let counted = middleware::from_fn_with_state(state.metrics.clone(), metrics::count);
-    Router::new()
-        .route("/", get(page::start))
-        .route("/livez", get(health::livez))
-        .route("/readyz", get(health::readyz))
-        .route("/healthz", get(health::readyz))
-        .route("/metrics", get(metrics::scrape))
-        .route("/version", get(version))
-        .route("/api/v1/tasks", get(tasks))
-        .route("/api/v1/hosts", get(hosts::list))
-        .route("/api/v1/hosts/{id}", get(hosts::show))
-        .route("/api/v1/hosts/{id}/drain", put(hosts::drain).delete(hosts::undrain))
-        .route("/api/v1/openapi.json", get(openapi::serve))
-        .merge(fleet_routes())
-        .merge(redis_routes())
+    let routes = all_routes();
+    let gate =
+        Gate { guard: state.access.clone(), store: state.store.clone(), needs: Arc::new(routes.table()) };
+    routes
+        .router
+        .nest_service(SCHEMA_REGISTRY, capstan_schemas::confluent::router(state.store.clone()))
         .fallback(not_found)
+        .route_layer(middleware::from_fn_with_state(gate, access::check))
         .route_layer(counted)
+        .layer(middleware::from_fn_with_state(authority::Names::of(&state.about), authority::check))
         .with_state(state)
 }
 
-fn fleet_routes() -> Router<State> {
-    let locks = Router::new()
-        .route("/v1/pre-reboot", post(fleet::lock::pre_reboot))
-        .route("/v1/steady-state", post(fleet::lock::steady_state))
-        .layer(DefaultBodyLimit::max(fleet::lock::MAX_BODY_BYTES));
-    Router::new()
-        .route("/fleet", get(fleet::page::show))
-        .route("/api/v1/fleet/status", get(fleet::status))
-        .route("/api/v1/fleet/hosts", get(fleet::hosts))
-        .route("/api/v1/fleet/hosts/{lrn}/why", get(fleet::why))
-        .route("/api/v1/fleet/plan", get(fleet::plan))
-        .route("/api/v1/fleet/history", get(fleet::history))
-        .route("/api/v1/fleet/apply", post(fleet::apply))
-        .route("/api/v1/fleet/pause", post(fleet::pause))
-        .route("/api/v1/fleet/resume", post(fleet::resume))
-        .route("/api/v1/fleet/stop", post(fleet::stop))
-        .route("/api/v1/fleet/recover", post(fleet::recover))
+/// Every route and what it needs: a request to a route that is not among them is not served.
+#[must_use]
+pub fn routes() -> Vec<RouteNeed> {
+    all_routes().list()
+}
+
+fn all_routes() -> Routes {
+    Routes::default()
+        .get("/", get(page::start), view("status"))
+        .get("/livez", get(health::livez), public())
+        .get("/readyz", get(health::readyz), public())
+        .get("/healthz", get(health::healthz), view("status"))
+        .get("/metrics", get(metrics::scrape), view("metrics"))
+        .get("/version", get(version), public())
+        .get("/api/v1/tasks", get(tasks), view("status"))
+        .get("/api/v1/findings", get(health::findings), view("status"))
+        .delete("/api/v1/incidents/{code}", delete(hosts::acknowledge), operate("incident:{code}"))
+        .get("/api/v1/events", get(hosts::events), view("events"))
+        .get("/api/v1/hosts", get(hosts::list), view("host"))
+        .get("/api/v1/hosts/{id}", get(hosts::show), view("host:{id}"))
+        .delete("/api/v1/hosts/{id}", delete(hosts::remove), operate("host:{id}"))
+        .put("/api/v1/hosts/{id}/drain", put(hosts::drain), operate("host:{id}"))
+        .delete("/api/v1/hosts/{id}/drain", delete(hosts::undrain), operate("host:{id}"))
+        .get("/api/v1/openapi.json", get(openapi::serve), signed_in())
+        .merge(access_routes())
+        .merge(fleet_routes())
+        .merge(redis_routes())
+}
+
+fn access_routes() -> Routes {
+    Routes::default()
+        .get("/login", get(session::page), public())
+        .post("/api/v1/session", post(session::sign_in), public())
+        .get("/api/v1/session", get(session::show), signed_in())
+        .delete("/api/v1/session", delete(session::sign_out), signed_in())
+        .get("/api/v1/access", get(manage::list), admin("access"))
+        .get("/api/v1/access/why", get(manage::why), admin("access"))
+        .post("/api/v1/access/identities", post(manage::create), admin("access"))
+        .delete("/api/v1/access/identities/{name}", delete(manage::remove), admin("access:identity/{name}"))
+        .post("/api/v1/access/identities/{name}/keys", post(manage::issue), admin("access:identity/{name}"))
+        .post("/api/v1/access/keys/{id}/rotate", post(manage::rotate), admin("access:key/{id}"))
+        .delete("/api/v1/access/keys/{id}", delete(manage::revoke), admin("access:key/{id}"))
+}
+
+fn fleet_routes() -> Routes {
+    let locks = Routes::default()
+        .post("/v1/pre-reboot", post(fleet::lock::pre_reboot), operate("fleet:lock"))
+        .post("/v1/steady-state", post(fleet::lock::steady_state), operate("fleet:lock"))
+        .map(|router| router.layer(DefaultBodyLimit::max(fleet::lock::MAX_BODY_BYTES)));
+    Routes::default()
+        .get("/fleet", get(fleet::page::show), view("fleet"))
+        .get("/api/v1/fleet/status", get(fleet::status), view("fleet"))
+        .get("/api/v1/fleet/hosts", get(fleet::hosts), view("fleet"))
+        .get("/api/v1/fleet/hosts/{lrn}/why", get(fleet::why), view("fleet"))
+        .get("/api/v1/fleet/plan", get(fleet::plan), view("fleet"))
+        .get("/api/v1/fleet/history", get(fleet::history), view("fleet"))
+        .post("/api/v1/fleet/apply", post(fleet::apply), operate("fleet:rollout"))
+        .post("/api/v1/fleet/pause", post(fleet::pause), operate("fleet:rollout"))
+        .post("/api/v1/fleet/resume", post(fleet::resume), operate("fleet:rollout"))
+        .post("/api/v1/fleet/stop", post(fleet::stop), operate("fleet:rollout"))
+        .post("/api/v1/fleet/recover", post(fleet::recover), operate("fleet:rollout"))
+        .post("/api/v1/fleet/promote", post(fleet::promote), operate("fleet:rollout"))
+        .post("/api/v1/fleet/rollback", post(fleet::rollback), operate("fleet:rollout"))
+        .put("/api/v1/fleet/hosts/{lrn}", put(fleet::join), operate("fleet:host/{lrn}"))
+        .delete("/api/v1/fleet/hosts/{lrn}", delete(fleet::leave), operate("fleet:host/{lrn}"))
+        .post("/api/v1/fleet/hosts/{lrn}/retry", post(fleet::retry), operate("fleet:host/{lrn}"))
+        .post("/api/v1/fleet/hosts/{lrn}/skip", post(fleet::skip), operate("fleet:host/{lrn}"))
+        .get("/api/v1/fleet/policies", get(fleet::rules::policies), view("fleet"))
+        .get("/api/v1/fleet/policies/{group}", get(fleet::rules::policy), view("fleet:policy/{group}"))
+        .put("/api/v1/fleet/policies/{group}", put(fleet::rules::set_policy), operate("fleet:policy/{group}"))
+        .delete(
+            "/api/v1/fleet/policies/{group}",
+            delete(fleet::rules::remove_policy),
+            operate("fleet:policy/{group}"),
+        )
+        .get("/api/v1/fleet/config", get(fleet::rules::config), view("fleet"))
+        .get("/api/v1/fleet/config/{key}", get(fleet::rules::setting), view("fleet:config/{key}"))
+        .put("/api/v1/fleet/config/{key}", put(fleet::rules::set), operate("fleet:config/{key}"))
+        .delete("/api/v1/fleet/config/{key}", delete(fleet::rules::unset), operate("fleet:config/{key}"))
         .merge(locks)
 }
 
-fn redis_routes() -> Router<State> {
-    Router::new()
-        .route("/redis", get(redis::page::show))
-        .route("/api/v1/redis/hosts", get(redis::hosts))
-        .route("/api/v1/redis/hosts/{proxy}", put(redis::add_host).delete(redis::remove_host))
-        .route("/api/v1/redis/clusters", get(redis::clusters).post(redis::create))
-        .route("/api/v1/redis/clusters/{name}", get(redis::show).delete(redis::delete))
-        .route("/api/v1/redis/clusters/{name}/scale", post(redis::scale))
-        .route("/api/v1/redis/clusters/{name}/rebalance", post(redis::rebalance))
-        .route("/api/v1/redis/clusters/{name}/connect", get(redis::connect))
-        .route("/api/v1/redis/clusters/{name}/moves", post(redis::begin_move))
-        .route("/api/v1/redis/clusters/{name}/moves/{id}", delete(redis::cancel))
-        .route("/api/v1/redis/clusters/{name}/failover", post(redis::failover))
-        .route("/api/v1/redis/moves", get(redis::moves))
-        .route("/api/v1/redis/check", get(redis::check))
-        .route("/api/v1/redis/fix", post(redis::fix))
+fn redis_routes() -> Routes {
+    Routes::default()
+        .get("/redis", get(redis::page::show), view("redis"))
+        .get("/api/v1/redis/hosts", get(redis::hosts), view("redis:host"))
+        .put("/api/v1/redis/hosts/{proxy}", put(redis::add_host), operate("redis:host/{proxy}"))
+        .delete("/api/v1/redis/hosts/{proxy}", delete(redis::remove_host), operate("redis:host/{proxy}"))
+        .get("/api/v1/redis/clusters", get(redis::clusters), view("redis:cluster"))
+        .post("/api/v1/redis/clusters", post(redis::create), operate("redis:cluster"))
+        .get("/api/v1/redis/clusters/{name}", get(redis::show), view("redis:cluster/{name}"))
+        .delete("/api/v1/redis/clusters/{name}", delete(redis::delete), operate("redis:cluster/{name}"))
+        .post("/api/v1/redis/clusters/{name}/scale", post(redis::scale), operate("redis:cluster/{name}"))
+        .post(
+            "/api/v1/redis/clusters/{name}/rebalance",
+            post(redis::rebalance),
+            operate("redis:cluster/{name}"),
+        )
+        .get("/api/v1/redis/clusters/{name}/connect", get(redis::connect), view("redis:cluster/{name}"))
+        .post("/api/v1/redis/clusters/{name}/moves", post(redis::begin_move), operate("redis:cluster/{name}"))
+        .delete(
+            "/api/v1/redis/clusters/{name}/moves/{id}",
+            delete(redis::cancel),
+            operate("redis:cluster/{name}"),
+        )
+        .post(
+            "/api/v1/redis/clusters/{name}/failover",
+            post(redis::failover),
+            operate("redis:cluster/{name}"),
+        )
+        .get("/api/v1/redis/moves", get(redis::moves), view("redis:cluster"))
+        .get("/api/v1/redis/check", get(redis::check), view("redis"))
+        .post("/api/v1/redis/fix", post(redis::fix), operate("redis"))
 }
 
 async fn version(Extract(state): Extract<State>) -> Response {

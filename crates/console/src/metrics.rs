@@ -1,13 +1,24 @@
 //! What is counted, and how Prometheus reads it.
 
+pub mod catalogue;
+mod classic;
+mod fleet;
+mod logs;
+mod process;
+mod redis;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::extract::{MatchedPath, Request, State as Extract};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use capstan_control::tasks::KindCounts;
+use capstan_fleet::Fleet;
+use capstan_steward::facts::{Facts, Records};
+use capstan_topics::metrics::TopicsMetrics;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -19,6 +30,10 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::State;
 use crate::health;
+use fleet::FleetMetrics;
+use logs::LogMetrics;
+use process::ProcessMetrics;
+pub use redis::RedisMetrics;
 
 /// Everything that a process counts. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -28,7 +43,16 @@ pub struct Metrics {
     ready: Family<PartLabels, Gauge>,
     meta: MetaGauges,
     hosts: Family<HostLabels, Gauge>,
+    findings: Family<FindingLabels, Gauge>,
+    green: Gauge,
     tasks: TaskMetrics,
+    process: ProcessMetrics,
+    fleet: FleetMetrics,
+    logs: LogMetrics,
+    /// What the prober of this process sees.
+    pub redis: RedisMetrics,
+    /// What the brokers of this process count.
+    pub topics: TopicsMetrics,
 }
 
 /// Tasks by kind, read when Prometheus asks.
@@ -47,6 +71,7 @@ struct MetaGauges {
     compacted: Gauge,
     size: Gauge,
     size_in_use: Gauge,
+    leases: Gauge,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -64,6 +89,12 @@ struct PartLabels {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct HostLabels {
     state: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct FindingLabels {
+    code: String,
+    severity: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -98,11 +129,41 @@ impl Metrics {
         registry.register("http_requests", "Requests answered over HTTP", http_requests.clone());
         registry.register("ready", "Whether a part of the process is ready (1) or not (0)", ready.clone());
         registry.register("hosts", "Hosts by state: up, draining, drained, returning, down", hosts.clone());
+        let (findings, green) = (Family::<FindingLabels, Gauge>::default(), Gauge::default());
+        let help = "Findings of the whole cluster by code and severity; see docs/findings.md";
+        registry.register("findings", help, findings.clone());
+        registry.register(
+            "green",
+            "Whether nothing is degraded or critical (1) or something is (0)",
+            green.clone(),
+        );
         let tasks = TaskMetrics::default();
         meta.register(&mut registry);
         tasks.register(&mut registry);
+        let (process, redis) = (ProcessMetrics::default(), RedisMetrics::default());
+        let topics = TopicsMetrics::default();
+        process.register(&mut registry);
+        redis.register(&mut registry);
+        topics.register(&mut registry);
+        let (fleet, logs) = (FleetMetrics::default(), LogMetrics::default());
+        fleet.register(&mut registry);
+        logs.register(&mut registry);
         more(&mut registry);
-        Metrics { registry: Arc::new(registry), http_requests, ready, meta, hosts, tasks }
+        Metrics {
+            registry: Arc::new(registry),
+            http_requests,
+            ready,
+            meta,
+            hosts,
+            findings,
+            green,
+            tasks,
+            process,
+            fleet,
+            logs,
+            redis,
+            topics,
+        }
     }
 }
 
@@ -119,6 +180,7 @@ impl MetaGauges {
         sub.register_with_unit("size", "Size of the metadata store on disk", Unit::Bytes, self.size.clone());
         let help = "Part of the size that is in use";
         sub.register_with_unit("size_in_use", help, Unit::Bytes, self.size_in_use.clone());
+        sub.register("leases", "Leases of the metadata store", self.leases.clone());
     }
 }
 
@@ -167,14 +229,35 @@ pub(crate) async fn count(Extract(metrics): Extract<Metrics>, request: Request, 
     response
 }
 
-/// All of it, in the text form of OpenMetrics.
-pub(crate) async fn scrape(Extract(state): Extract<State>) -> Response {
+/// All of it: OpenMetrics for clients that ask for it, else the classic text form.
+pub(crate) async fn scrape(Extract(state): Extract<State>, headers: HeaderMap) -> Response {
     refresh(&state).await;
     let mut text = String::new();
     if let Err(error) = encode(&mut text, &state.metrics.registry) {
         return crate::ApiError::unreadable(format!("cannot write the metrics: {error}")).into_response();
     }
-    ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
+    let accepted = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accepted.contains("application/openmetrics-text") {
+        const OPEN: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        return ([(CONTENT_TYPE, OPEN)], text).into_response();
+    }
+    const CLASSIC: &str = "text/plain; version=0.0.4; charset=utf-8";
+    ([(CONTENT_TYPE, CLASSIC)], classic::classic(&text)).into_response()
+}
+
+/// What the services show of themselves; what cannot be read stays as it was, and is a finding.
+async fn refresh_services(state: &State) {
+    let fleet = Fleet::new(state.store.clone(), state.fleet.clone());
+    let read = async { tokio::join!(fleet.world(), Records::read(&state.store)) };
+    if let Ok((world, records)) = tokio::time::timeout(crate::STORE_DEADLINE, read).await {
+        if let Ok(world) = world {
+            state.metrics.fleet.set(&world);
+        }
+        if let Ok(records) = records {
+            let now = capstan_meta::clock::since_epoch().as_secs();
+            state.metrics.logs.set(&Facts::new(records, now));
+        }
+    }
 }
 
 async fn refresh(state: &State) {
@@ -189,6 +272,20 @@ async fn refresh(state: &State) {
         metrics.meta.compacted.set(status.compacted.0);
         metrics.meta.size.set(bounded(status.db_size));
         metrics.meta.size_in_use.set(bounded(status.db_size_in_use));
+        let leases = tokio::time::timeout(crate::STORE_DEADLINE, state.store.leases()).await;
+        if let Ok(Ok(leases)) = leases {
+            metrics.meta.leases.set(bounded(leases.len() as u64));
+        }
+    }
+    metrics.process.refresh();
+    refresh_services(state).await;
+    let health = state.findings.health().await;
+    metrics.green.set(i64::from(health.is_green()));
+    // Those that are gone must not stay at their last value.
+    metrics.findings.clear();
+    for finding in &health.findings {
+        let labels = FindingLabels { code: finding.code.to_string(), severity: finding.severity.to_string() };
+        metrics.findings.get_or_create(&labels).inc();
     }
     state.tasks.counts().into_iter().for_each(|counts| metrics.tasks.set(counts));
     for (state_name, count) in crate::hosts::counts(state).await {
@@ -196,6 +293,6 @@ async fn refresh(state: &State) {
     }
 }
 
-fn bounded(bytes: u64) -> i64 {
+pub(crate) fn bounded(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

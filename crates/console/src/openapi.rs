@@ -53,26 +53,64 @@ impl Operation {
 const ASKED: &[(&str, &str)] = &[("asked_by", "who asks"), ("reason", "why")];
 const LIVE: &[(&str, &str)] =
     &[("live", "`true`: ask the proxies about keys, memory and health of the nodes")];
+const QUESTION: &[(&str, &str)] =
+    &[("identity", "the user or account"), ("verb", "what it wants to do"), ("object", "to which object")];
 const RELEASE: &[(&str, &str)] = &[("release", "the release that is asked about")];
 
 /// Every operation of the API.
 const OPERATIONS: &[Operation] = &[
     get("/api/v1/openapi.json", "This description", "Object"),
+    get("/api/v1/session", "Who is signed in", "Object"),
+    send("post", "/api/v1/session", "Sign in", "SignIn", "Object"),
+    send("delete", "/api/v1/session", "Sign out", "Object", "Object").bare().silent(),
+    get("/api/v1/access", "Users, accounts, access keys and roles", "Object"),
+    get("/api/v1/access/why", "Whether something is allowed, and why", "Object").query(QUESTION),
+    send("post", "/api/v1/access/identities", "Create a user or an account", "NewMember", "Object"),
+    send("delete", "/api/v1/access/identities/{name}", "Remove a user or an account", "Object", "Object")
+        .bare()
+        .silent(),
+    send("post", "/api/v1/access/identities/{name}/keys", "Issue an access key", "NewKey", "Object"),
+    send("post", "/api/v1/access/keys/{id}/rotate", "Replace an access key", "KeyOverlap", "Object"),
+    send("delete", "/api/v1/access/keys/{id}", "Revoke an access key", "Object", "Object").bare().silent(),
     get("/api/v1/tasks", "What runs in this process", "Object"),
+    get("/api/v1/findings", "What is wrong, worst first", "Object"),
+    send("delete", "/api/v1/incidents/{code}", "Acknowledge incidents of a code", "Object", "Object")
+        .bare()
+        .query(ASKED),
+    get("/api/v1/events", "What was decided and done, oldest first", "Object"),
     get("/api/v1/hosts", "All hosts", "Object"),
     get("/api/v1/hosts/{id}", "One host", "Object"),
+    send("delete", "/api/v1/hosts/{id}", "Forget a host that is down", "Object", "Object")
+        .bare()
+        .silent()
+        .query(ASKED),
     send("put", "/api/v1/hosts/{id}/drain", "Empty a host", "Object", "Object").bare().query(ASKED),
     send("delete", "/api/v1/hosts/{id}/drain", "Use a host again", "Object", "Object").bare().query(ASKED),
     get("/api/v1/fleet/status", "How far the update of the fleet is", "Object"),
     get("/api/v1/fleet/hosts", "The hosts of the fleet", "Object"),
     get("/api/v1/fleet/hosts/{lrn}/why", "What a host waits for", "Object"),
     get("/api/v1/fleet/plan", "What applying a release would do", "Object").query(RELEASE),
-    get("/api/v1/fleet/history", "Requests of the past", "Objects"),
+    get("/api/v1/fleet/history", "Requests of the past", "FleetRequests"),
     send("post", "/api/v1/fleet/apply", "Update the fleet to a release", "FleetWish", "Object"),
     send("post", "/api/v1/fleet/pause", "Begin no further host", "FleetWish", "Object"),
     send("post", "/api/v1/fleet/resume", "Go on", "FleetWish", "Object"),
     send("post", "/api/v1/fleet/stop", "End the update", "FleetWish", "Object"),
     send("post", "/api/v1/fleet/recover", "Bring stopped hosts to a release", "FleetWish", "Object"),
+    send("post", "/api/v1/fleet/promote", "Begin the next wave now", "FleetWish", "Object"),
+    send("post", "/api/v1/fleet/rollback", "Go back to an older release", "FleetWish", "Object"),
+    send("put", "/api/v1/fleet/hosts/{lrn}", "Take a host into the fleet", "FleetMember", "Object"),
+    send("delete", "/api/v1/fleet/hosts/{lrn}", "Let a host leave the fleet", "FleetWish", "Object"),
+    send("post", "/api/v1/fleet/hosts/{lrn}/retry", "Have a host take part again", "FleetWish", "Object"),
+    send("post", "/api/v1/fleet/hosts/{lrn}/skip", "Go on without a host", "FleetWish", "Object"),
+    get("/api/v1/fleet/policies", "The rules of every group that has its own", "FleetPolicies"),
+    get("/api/v1/fleet/policies/{group}", "The rules of a group", "Object"),
+    send("put", "/api/v1/fleet/policies/{group}", "Set the rules of a group", "Object", "Object"),
+    send("delete", "/api/v1/fleet/policies/{group}", "Forget the rules of a group", "Object", "Object")
+        .bare(),
+    get("/api/v1/fleet/config", "All settings; secrets are not shown", "FleetSettings"),
+    get("/api/v1/fleet/config/{key}", "One setting", "Object"),
+    send("put", "/api/v1/fleet/config/{key}", "Change a setting", "FleetValue", "Object"),
+    send("delete", "/api/v1/fleet/config/{key}", "Forget a setting", "Object", "Object").bare(),
     get("/api/v1/redis/hosts", "The pool: hosts, their nodes, and who uses them", "RedisHosts"),
     send("put", "/api/v1/redis/hosts/{proxy}", "Offer the nodes behind a proxy", "RedisOffer", "RedisDone"),
     send("delete", "/api/v1/redis/hosts/{proxy}", "Take a host out of the pool", "Object", "RedisDone")
@@ -111,7 +149,7 @@ const OPERATIONS: &[Operation] = &[
         "RedisSuccessor",
     ),
     get("/api/v1/redis/moves", "Moves that are recorded or under way", "RedisMoves"),
-    get("/api/v1/redis/check", "What is wrong with the metadata, in words", "RedisReport"),
+    get("/api/v1/redis/check", "What is wrong with Redis, and what waits", "RedisReport"),
     send("post", "/api/v1/redis/fix", "Put right what can be", "Nothing", "Object"),
 ];
 
@@ -202,7 +240,7 @@ fn schemas() -> Value {
         ("target!", place),
         ("state!", one_of(&["queued", "copying"])),
         ("why!", text.clone()),
-        ("asked_at!", number.clone()),
+        ("asked_at!", text.clone()),
         ("progress", json!({ "type": ["object", "null"] })),
     ]);
     let cluster_line = [
@@ -217,6 +255,9 @@ fn schemas() -> Value {
     ];
     let live = object(&[
         ("health", text.clone()),
+        ("data", one_of(&["current", "whole", "older", "gone"])),
+        ("linked", flag.clone()),
+        ("why", maybe.clone()),
         ("keys", number.clone()),
         ("used_memory", number.clone()),
         ("offset", number.clone()),
@@ -228,6 +269,7 @@ fn schemas() -> Value {
         ("replica_of", maybe.clone()),
         ("slots!", list(text.clone())),
         ("slot_count!", number.clone()),
+        ("in_sync!", flag.clone()),
         ("live", json!({ "anyOf": [live, { "type": "null" }] })),
     ]);
     let mut cluster: Vec<(&str, Value)> = cluster_line[..7].to_vec();
@@ -235,6 +277,17 @@ fn schemas() -> Value {
         ("incarnation!", number.clone()),
         ("max_memory!", number.clone()),
         ("mode!", one_of(&["cluster", "single"])),
+        ("persistence!", one_of(&["none", "aof", "rdb"])),
+        ("cache!", flag.clone()),
+        (
+            "waiting!",
+            list(object(&[
+                ("primary!", address.clone()),
+                ("state!", text.clone()),
+                ("cause!", text.clone()),
+                ("since!", number.clone()),
+            ])),
+        ),
         ("nodes!", list(node)),
         (
             "slot_map!",
@@ -267,17 +320,38 @@ fn schemas() -> Value {
         ("password!", text.clone()),
         ("commands", one_of(&["all", "read"])),
     ]);
-    let finding = object(&[("object!", text.clone()), ("problem!", text.clone()), ("remedy!", text.clone())]);
+    let finding = object(&[
+        ("code!", text.clone()),
+        ("severity!", one_of(&["notice", "degraded", "critical"])),
+        ("object!", text.clone()),
+        ("since", text.clone()),
+        ("cause!", text.clone()),
+        ("action!", text.clone()),
+    ]);
     json!({
         "Object": { "type": "object" },
-        "Objects": list(json!({ "type": "object" })),
+        "FleetRequests": object(&[("requests!", list(json!({ "type": "object" })))]),
+        "FleetPolicies": object(&[("policies!", list(json!({ "type": "object" })))]),
+        "FleetSettings": object(&[("settings!", list(json!({ "type": "object" })))]),
         "Nothing": { "type": "object", "maxProperties": 0 },
         "Error": object(&[("error!", text.clone())]),
+        "KeyOverlap": object(&[("overlap!", number.clone())]),
+        "NewKey": object(&[("note", text.clone()), ("scope", list(text.clone())), ("ttl", number.clone())]),
+        "NewMember": object(&[
+            ("name!", text.clone()),
+            ("kind!", one_of(&["user", "account"])),
+            ("password", text.clone()),
+            ("roles", list(text.clone())),
+            ("grants", list(text.clone())),
+        ]),
+        "SignIn": object(&[("user", text.clone()), ("password", text.clone()), ("key", text.clone())]),
+        "FleetMember": object(&[("host", maybe.clone()), ("labels", json!({ "type": "object" }))]),
+        "FleetValue": object(&[("value!", text.clone())]),
         "FleetWish": object(&[("release", text.clone()), ("by", text.clone()), ("reason", text.clone())]),
-        "RedisHosts": list(host),
+        "RedisHosts": object(&[("hosts!", list(host))]),
         "RedisOffer": object(&[("nodes!", list(address.clone()))]),
         "RedisDone": object(&[("change!", one_of(&["made", "already"]))]),
-        "RedisClusters": list(object(&cluster_line)),
+        "RedisClusters": object(&[("clusters!", list(object(&cluster_line)))]),
         "RedisCluster": object(&cluster),
         "RedisNewCluster": object(&[
             ("name!", text.clone()),
@@ -288,6 +362,7 @@ fn schemas() -> Value {
             ("split", flag.clone()),
             ("default", flag.clone()),
             ("persistence", one_of(&["none", "aof", "rdb"])),
+            ("cache", flag.clone()),
             ("users", list(user)),
         ]),
         "RedisSize": object(&[("nodes!", number.clone()), ("dry_run", flag)]),
@@ -297,7 +372,7 @@ fn schemas() -> Value {
             ("to!", address.clone()),
         ]),
         "RedisBegun": object(&[("moves!", list(number))]),
-        "RedisMoves": list(moving),
+        "RedisMoves": object(&[("moves!", list(moving))]),
         "RedisSuccession": object(&[("primary!", address.clone()), ("replica", address.clone())]),
         "RedisSuccessor": object(&[("primary!", address)]),
         "RedisReport": object(&[("findings!", list(finding)), ("pending!", list(text))]),

@@ -6,13 +6,15 @@ use axum::extract::State as Extract;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use capstan_control::api::{self, HostLine, HostList};
+use capstan_control::findings::{Health as Found, Severity};
 
-use crate::health::checks;
+use crate::health::{checks, class};
 use crate::hosts::standing;
 use crate::{ApiError, State};
 
 pub(crate) const STYLE: &str = "\
-:root { color-scheme: light dark; --line: #8884; --good: #1a7f37; --bad: #b35900; --soft: #767676; }\
+:root { color-scheme: light dark; --line: #8884; --good: light-dark(#116329, #56d364); \
+--bad: light-dark(#8f4700, #f0a35e); --soft: light-dark(#595959, #a8a8a8); }\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }\
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }\
 header { display: flex; align-items: baseline; gap: 1rem; border-bottom: 1px solid var(--line); padding-bottom: .7rem; }\
@@ -24,26 +26,27 @@ th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px soli
 code { font: .9em ui-monospace, monospace; } footer { margin-top: 2.5rem; color: var(--soft); }";
 
 pub(crate) async fn start(Extract(state): Extract<State>) -> Response {
-    let parts = checks(&state).await;
+    let (parts, found) = tokio::join!(checks(&state), state.findings.health());
     let reasons: Vec<String> =
         parts.iter().filter_map(|(part, reason)| Some(format!("{part}: {}", reason.as_ref()?))).collect();
     let hosts = api::hosts_list(&state.store).await.map_err(ApiError::from);
     let status = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Html(document(&state, &reasons, hosts.ok().as_ref()))).into_response()
+    (status, Html(document(&state, &reasons, &found, hosts.ok().as_ref()))).into_response()
 }
 
-fn document(state: &State, reasons: &[String], hosts: Option<&HostList>) -> String {
+fn document(state: &State, reasons: &[String], found: &Found, hosts: Option<&HostList>) -> String {
     let about = &state.about;
     let host = about.host.as_deref().unwrap_or("no host");
     format!(
         "<!doctype html><html lang=en><head><meta charset=utf-8><title>Capstan - {host}</title>\
          <meta name=viewport content='width=device-width, initial-scale=1'><style>{STYLE}</style></head><body>\
-         <header><h1>Capstan</h1><span>{host}, version {version}</span></header><main>{health}{hosts}{endpoints}</main>\
+         <header><h1>Capstan</h1><span>{host}, version {version}</span></header><main>{health}{findings}{hosts}{endpoints}</main>\
          <footer>More: <a href=/redis>redis</a>, <a href=/fleet>updates of the fleet</a>. The same for programs: <a href=/api/v1/hosts>/api/v1/hosts</a>, <a href=/readyz>/readyz</a>, \
          <a href=/metrics>/metrics</a>, <a href=/version>/version</a></footer></body></html>\n",
         host = escape(host),
         version = escape(&about.version),
         health = health(reasons),
+        findings = findings(found),
         hosts = hosts_section(hosts),
         endpoints = endpoints(&about.endpoints),
     )
@@ -55,6 +58,34 @@ fn health(reasons: &[String]) -> String {
     }
     let reasons: String = reasons.iter().map(|reason| format!("<li>{}</li>", escape(reason))).collect();
     format!("<h2>Status</h2><p><span class='state bad'>not ready</span></p><ul>{reasons}</ul>")
+}
+
+/// What is wrong with the cluster, worst first.
+fn findings(found: &Found) -> String {
+    let word = match found.worst() {
+        None | Some(Severity::Notice) => "<span class='state good'>green</span>",
+        Some(Severity::Degraded) => "<span class='state bad'>degraded</span>",
+        Some(Severity::Critical) => "<span class='state bad'>critical</span>",
+    };
+    let mut text = format!("<h2>Cluster</h2><p>{word}</p>");
+    if found.findings.is_empty() {
+        return text;
+    }
+    text.push_str("<div class=scroll><table><tr><th>Severity<th>What<th>Object<th>Cause<th>What to do</tr>");
+    for finding in &found.findings {
+        let _ = write!(
+            text,
+            "<tr><td class='{}'>{}<td><code>{}</code><td>{}<td>{}<td>{}</tr>",
+            class(finding.severity),
+            finding.severity,
+            escape(finding.code.as_str()),
+            escape(&finding.object),
+            escape(&finding.cause),
+            escape(&finding.action),
+        );
+    }
+    text.push_str("</table></div>");
+    text
 }
 
 fn hosts_section(hosts: Option<&HostList>) -> String {

@@ -77,6 +77,7 @@ pub(crate) async fn pre_reboot(
     let lock = asked(&headers, &body)?;
     match state.fleet().pre_reboot(&lock).await? {
         LockAnswer::Granted => Ok(StatusCode::OK.into_response()),
+        LockAnswer::Held { why } => Err(No::new(StatusCode::CONFLICT, "held", why)),
         LockAnswer::AllSlotsTaken { holders } => {
             let text = format!("all slots of group {} are taken, by {}", lock.group, holders.join(", "));
             Err(No::new(StatusCode::CONFLICT, "all_slots_taken", text))

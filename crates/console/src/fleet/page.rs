@@ -56,7 +56,7 @@ async fn look(state: &State) -> Result<Seen, FleetError> {
 fn document(state: &State, seen: &Seen) -> String {
     let refresh = match seen.status.state {
         FleetState::Running | FleetState::Paused => format!("<meta http-equiv=refresh content={REFRESH}>"),
-        FleetState::Clear | FleetState::Stopped | FleetState::Completed => String::new(),
+        FleetState::Clear | FleetState::Held | FleetState::Stopped | FleetState::Completed => String::new(),
     };
     format!(
         "<!doctype html><html lang=en><head><meta charset=utf-8><title>Capstan - fleet</title>{refresh}\
@@ -80,7 +80,9 @@ fn head(status: &FleetStatus) -> String {
         FleetState::Clear => ("good", "nothing is under way"),
         FleetState::Running => ("good", "under way"),
         FleetState::Paused => ("bad", "paused"),
+        FleetState::Held => ("bad", "held: a key cannot be read"),
         FleetState::Stopped => ("bad", "stopped"),
+        FleetState::Completed if !status.without.is_empty() => ("bad", "complete, without some hosts"),
         FleetState::Completed => ("good", "complete"),
     };
     let mut text = format!("<h2>Status</h2><p><span class='state {class}'>{word}</span> ");

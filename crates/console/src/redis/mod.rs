@@ -9,9 +9,11 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, Query, State as Extract};
 use axum::http::StatusCode;
+use capstan_control::findings::Finding;
 use capstan_redis::api::{self, ClusterLine, ClusterPage, Connection, HostLine, MoveLine};
 use capstan_redis::broker::{BrokerError, Change, ScalePlan};
-use capstan_redis::check::{Fixed, Report};
+use capstan_redis::check::Fixed;
+use capstan_redis::health;
 use capstan_redis::nmctl::PasswordHash;
 use capstan_redis::slots::SLOTS;
 use capstan_redis::spec::{ClusterSpec, Commands, Mode, Persistence, Serving, User};
@@ -19,6 +21,7 @@ use capstan_redis::status::MoveId;
 use capstan_redis::{Address, ClusterName, SlotRange};
 use serde::{Deserialize, Serialize};
 
+use crate::list::List;
 use crate::{ApiError, State};
 
 type Answer<T> = Result<Json<T>, ApiError>;
@@ -56,6 +59,9 @@ pub(crate) struct NewCluster {
     default: bool,
     #[serde(default)]
     persistence: Persistence,
+    /// Data may be dropped to stay available.
+    #[serde(default)]
+    cache: bool,
     #[serde(default)]
     users: Vec<NewUser>,
 }
@@ -156,8 +162,8 @@ fn invalid(text: String) -> ApiError {
     BrokerError::Invalid(text).into()
 }
 
-pub(crate) async fn hosts(Extract(state): Extract<State>) -> Answer<Vec<HostLine>> {
-    Ok(Json(api::hosts_list(&state.store).await?))
+pub(crate) async fn hosts(Extract(state): Extract<State>) -> Answer<List<HostLine>> {
+    Ok(List::of("hosts", api::hosts_list(&state.store).await?))
 }
 
 pub(crate) async fn add_host(
@@ -173,8 +179,8 @@ pub(crate) async fn remove_host(Extract(state): Extract<State>, Path(proxy): Pat
     Ok(Json(Done { change: api::hosts_remove(&state.store, &address(&proxy)?).await? }))
 }
 
-pub(crate) async fn clusters(Extract(state): Extract<State>) -> Answer<Vec<ClusterLine>> {
-    Ok(Json(api::list(&state.store).await?))
+pub(crate) async fn clusters(Extract(state): Extract<State>) -> Answer<List<ClusterLine>> {
+    Ok(List::of("clusters", api::list(&state.store).await?))
 }
 
 pub(crate) async fn create(
@@ -194,6 +200,7 @@ pub(crate) async fn create(
         default: new.default,
         users,
         persistence: new.persistence,
+        cache: new.cache,
         ..Serving::default()
     };
     let spec = ClusterSpec { nodes: new.nodes, replicas: new.replicas, max_memory: new.max_memory, serving };
@@ -244,8 +251,8 @@ pub(crate) async fn connect(Extract(state): Extract<State>, Path(name): Path<Str
     Ok(Json(api::connect(&state.store, &cluster(&name)?).await?))
 }
 
-pub(crate) async fn moves(Extract(state): Extract<State>) -> Answer<Vec<MoveLine>> {
-    Ok(Json(api::moves(&state.store).await?))
+pub(crate) async fn moves(Extract(state): Extract<State>) -> Answer<List<MoveLine>> {
+    Ok(List::of("moves", api::moves(&state.store).await?))
 }
 
 pub(crate) async fn begin_move(
@@ -277,8 +284,17 @@ pub(crate) async fn failover(
     Ok(Json(Successor { primary }))
 }
 
-pub(crate) async fn check(Extract(state): Extract<State>) -> Answer<Report> {
-    Ok(Json(api::check(&state.store).await?))
+/// What is wrong with Redis, and what waits to be completed.
+#[derive(Debug, Serialize)]
+pub(crate) struct Check {
+    findings: Vec<Finding>,
+    pending: Vec<String>,
+}
+
+pub(crate) async fn check(Extract(state): Extract<State>) -> Answer<Check> {
+    let pending = api::check(&state.store).await?.pending;
+    let health = state.findings.health().await;
+    Ok(Json(Check { findings: health.of_service(health::SERVICE).cloned().collect(), pending }))
 }
 
 pub(crate) async fn fix(Extract(state): Extract<State>, wished: Body<Nothing>) -> Answer<Fixed> {

@@ -141,7 +141,7 @@ fn slot_map(page: &ClusterPage) -> String {
         let slots = u32::from(line.last) + 1 - u32::from(line.first);
         let colour =
             line.node.as_ref().and_then(|node| colours.get(node)).map_or("transparent", String::as_str);
-        let owner = line.node.as_ref().map_or("nobody", Address::as_str);
+        let owner = line.node.as_ref().map_or("none", Address::as_str);
         let (class, going) = match &line.moving_to {
             Some(to) => (" class=moving", format!(", going to {to}")),
             None => ("", String::new()),
@@ -175,7 +175,7 @@ fn nodes(page: &ClusterPage) -> String {
 fn node_row(text: &mut String, node: &NodeLine, colour: &str) {
     let role = match (&node.role, &node.replica_of) {
         (Role::Primary, _) => "primary".to_owned(),
-        (Role::Replica, of) => format!("replica of {}", of.as_ref().map_or("nobody", Address::as_str)),
+        (Role::Replica, of) => format!("replica of {}", of.as_ref().map_or("none", Address::as_str)),
     };
     let (state, keys, memory) = match &node.live {
         Some(live) => (live.health.clone(), live.keys.to_string(), shown_bytes(live.used_memory)),
@@ -257,8 +257,8 @@ fn hosts(hosts: &[HostLine]) -> String {
         let used = host.nodes.iter().map(|node| {
             let by = match (&node.cluster, &node.quarantine) {
                 (Some(cluster), _) => cluster.to_string(),
-                (None, Some(why)) => format!("nobody, until it is empty: {why}"),
-                (None, None) => "nobody".to_owned(),
+                (None, Some(why)) => format!("none, until it is empty: {why}"),
+                (None, None) => "none".to_owned(),
             };
             format!("<code>{}</code> {}", escape(node.node.as_str()), escape(&by))
         });

@@ -83,7 +83,10 @@ async fn the_api_says_what_is_and_what_cannot_be() {
     let shown: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &shown["state"]), (StatusCode::OK, &"clear".into()));
     assert_eq!(shown["hosts"].as_array().unwrap().len(), 3);
-    assert_eq!(ask(&state, "GET", "/api/v1/fleet/history").await, (StatusCode::OK, "[]".to_owned()));
+    assert_eq!(
+        ask(&state, "GET", "/api/v1/fleet/history").await,
+        (StatusCode::OK, r#"{"requests":[]}"#.to_owned())
+    );
     assert_eq!(ask(&state, "GET", "/api/v1/fleet/hosts/2/why").await.0, StatusCode::OK);
     assert_eq!(ask(&state, "GET", "/api/v1/fleet/hosts/9/why").await.0, StatusCode::NOT_FOUND);
     assert_eq!(ask(&state, "GET", "/api/v1/fleet/hosts/x/why").await.0, StatusCode::BAD_REQUEST);
@@ -111,4 +114,47 @@ async fn the_page_shows_hosts_and_keeps_text_text() {
     for word in ["nothing is under way", "no updater runs", "<td>3<td>"] {
         assert!(page.contains(word), "{word} is not in {page}");
     }
+}
+
+#[tokio::test]
+async fn a_foreign_host_header_is_refused() {
+    let (state, _store) = state();
+    let asked = async |host: &str| {
+        let request = Request::builder().uri("/api/v1/fleet/status").header("host", host).body(Body::empty());
+        router(state.clone()).oneshot(request.unwrap()).await.unwrap().status()
+    };
+    assert_eq!(asked("evil.example:7700").await, StatusCode::MISDIRECTED_REQUEST);
+    for ours in ["127.0.0.1:7700", "localhost:7700", "[::1]:7700", "<one>"] {
+        assert_eq!(asked(ours).await, StatusCode::OK, "{ours}");
+    }
+}
+
+#[tokio::test]
+async fn every_verb_of_the_command_line_is_there() {
+    let (state, _store) = state();
+    with_hosts(&state).await;
+    let nothing = json!({});
+    for verb in ["promote", "rollback", "stop", "pause"] {
+        assert_eq!(
+            order(&state, verb, &nothing).await.0,
+            StatusCode::CONFLICT,
+            "{verb}: nothing is under way"
+        );
+    }
+    assert_eq!(order(&state, "hosts/1/retry", &nothing).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(order(&state, "hosts/1/skip", &json!({ "reason": "old" })).await.0, StatusCode::NOT_FOUND);
+    let put = async |path: &str, body: Value| {
+        let request = Request::builder().method("PUT").uri(format!("/api/v1/fleet/{path}"));
+        let request = request.header("content-type", "application/json").body(Body::from(body.to_string()));
+        router(state.clone()).oneshot(request.unwrap()).await.unwrap().status()
+    };
+    assert_eq!(put("config/proxy", json!({ "value": "http://ann:s3cret@squid:3128" })).await, StatusCode::OK);
+    let (_, shown) = ask(&state, "GET", "/api/v1/fleet/config").await;
+    assert!(shown.contains("squid:3128") && !shown.contains("s3cret"), "{shown}");
+    assert_eq!(put("policies/racks", json!({ "waves": [2] })).await, StatusCode::OK);
+    assert_eq!(put("policies/racks", json!({ "waves": [0] })).await, StatusCode::BAD_REQUEST);
+    let (_, rules) = ask(&state, "GET", "/api/v1/fleet/policies/racks").await;
+    assert!(rules.contains("\"waves\":[2]"), "{rules}");
+    assert_eq!(put("hosts/7", json!({ "labels": { "zone": "a" } })).await, StatusCode::OK);
+    assert!(ask(&state, "GET", "/api/v1/fleet/hosts").await.1.contains("\"lrn\":7"));
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
 
+mod access;
 mod fleet;
 mod openapi;
 mod redis;
@@ -10,24 +11,32 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
-use capstan_console::{About, Health, Metrics, State, router};
+use capstan_access::{Anonymous, Guard, Policy};
+use capstan_console::{About, Findings, Health, Metrics, State, router};
 use capstan_control::tasks::Supervisor;
 use capstan_fleet::Tree;
-use capstan_meta::Store;
 use capstan_meta::embedded::{Embedded, Options};
+use capstan_meta::{Put, Store};
 use serde_json::Value;
 use tower::ServiceExt as _;
 
 fn state() -> (State, Embedded) {
     let store = Embedded::in_memory(Options::default());
-    let about = About { version: "1.2.3".to_owned(), host: Some("<one>".to_owned()), endpoints: Vec::new() };
+    let about = About {
+        version: "1.2.3".to_owned(),
+        host: Some("<one>".to_owned()),
+        serves: vec!["redis".to_owned()],
+        endpoints: Vec::new(),
+    };
     let state = State {
         store: Store::new(store.clone()),
         fleet: Tree::default(),
         proxies: None,
         health: Health::default(),
+        findings: Findings::new(Store::new(store.clone()), Tree::default()),
         metrics: Metrics::new("1.2.3"),
         tasks: Supervisor::default(),
+        access: Guard::fixed(Policy::default(), Anonymous::Admin),
         about: Arc::new(about),
     };
     (state, store)
@@ -82,4 +91,23 @@ async fn names_are_text_on_the_page() {
     let (state, _store) = state();
     let (_, page) = ask(&state, "GET", "/").await;
     assert!(page.contains("&lt;one&gt;") && !page.contains("<one>"), "{page}");
+}
+
+#[tokio::test]
+async fn topics_are_part_of_the_findings() {
+    let (state, _store) = state();
+    assert!(!ask(&state, "GET", "/api/v1/findings").await.1.contains("topics-"));
+    let key = "/capstan/topics/topic/default/broken";
+    state.store.put(Put::new(key, "{")).await.unwrap();
+    let fresh = State { findings: Findings::new(state.store.clone(), Tree::default()), ..state };
+    let (_, body) = ask(&fresh, "GET", "/api/v1/findings").await;
+    assert!(body.contains("topics-key-unreadable") && body.contains(key), "{body}");
+}
+
+#[tokio::test]
+async fn the_schema_registry_is_served_below_its_prefix() {
+    let (state, _store) = state();
+    assert_eq!(ask(&state, "GET", "/schema-registry/subjects").await, (StatusCode::OK, "[]".to_owned()));
+    let (status, body) = ask(&state, "GET", "/schema-registry/subjects/none/versions").await;
+    assert!(status == StatusCode::NOT_FOUND && body.contains("40401"), "{body}");
 }

@@ -1,0 +1,11 @@
+//! What topics contribute.
+
+use capstan_control::findings::Finding;
+use capstan_meta::{Store, clock};
+use capstan_topics::check;
+use capstan_topics::facts::Facts;
+
+pub(super) async fn findings(store: &Store) -> Result<Vec<Finding>, String> {
+    let facts = Facts::read(store).await.map_err(|error| error.to_string())?;
+    Ok(check::findings(&facts, clock::since_epoch().as_secs()))
+}
