@@ -1,4 +1,4 @@
-//! kill -9 loops: a server is killed at random instants under load, restarted and checked, round after round.
+//! kill -9 loops: a server is killed at random moments under load, restarted and checked, repeatedly.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use crate::{Process, Ready, seed};
 /// A kill -9 loop of one process.
 #[derive(Debug)]
 pub struct CrashLoop<'a> {
-    /// The victim; running.
+    /// The running process to kill.
     pub process: &'a mut Process,
-    /// How it shows that it serves again. A [`Ready::File`] is removed before each restart.
+    /// The readiness condition. A [`Ready::File`] is removed before each restart.
     pub ready: Ready,
     /// How long a restart may take.
     pub restart_deadline: Duration,
-    /// How long after readiness it is killed: a random time in this range.
+    /// The range of the random time between readiness and kill.
     pub lifetime: Range<Duration>,
-    /// Where the random times come from.
+    /// The seed of the random times.
     pub seed: u64,
 }
 
 impl CrashLoop<'_> {
-    /// Kills and restarts `rounds` times; after each restart `check` is called with the round's number and what was
-    /// acknowledged before the kill must be there. Load goes on beside it, in the caller's tasks.
+    /// Kills and restarts `rounds` times; after each restart calls `check` with the round's number, which verifies that
+    /// all acknowledged data is there. The caller generates load in its own tasks.
     pub async fn run(
         &mut self,
         rounds: usize,

@@ -1,4 +1,4 @@
-//! A real etcd for one test: own ports, own directory, proven to be ours.
+//! A real etcd for one test: own ports, own directory, verified to be the process we started.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -13,7 +13,7 @@ use crate::{Port, Process, Ready, TempDir};
 
 /// A single etcd starts in well under a second; a loaded machine with a slow disk needs longer.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// SIGTERM to the end: etcd closes its streams and its database.
+/// Time from SIGTERM to exit: etcd closes its streams and its database.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
 /// How to start an [`Etcd`]; the defaults are etcd's own, with automatic compaction off.
@@ -23,19 +23,19 @@ pub struct Options {
     tls: Option<Tls>,
 }
 
-/// The server's side of TLS for clients.
+/// TLS options of the client port.
 #[derive(Debug, Clone)]
 pub struct Tls {
     /// Certificate chain, PEM.
     pub cert: PathBuf,
     /// Private key, PEM.
     pub key: PathBuf,
-    /// Authority that client certificates must come from; `None` asks for none.
+    /// The authority of client certificates; `None` requires none.
     pub client_ca: Option<PathBuf>,
 }
 
 impl Options {
-    /// Adds a command-line argument, as etcd spells it: `--quota-backend-bytes=16777216`, `--max-txn-ops=10`.
+    /// Adds a command-line argument in etcd's syntax: `--quota-backend-bytes=16777216`, `--max-txn-ops=10`.
     #[must_use]
     pub fn arg(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
@@ -49,7 +49,7 @@ impl Options {
         self
     }
 
-    /// Starts etcd and waits until it answers linearizable reads. Its data survives kill -9, and not the machine.
+    /// Starts etcd and waits until it answers linearizable reads. Its data survives kill -9, but no power cut.
     pub async fn start(self) -> anyhow::Result<Etcd> {
         let dir = TempDir::in_memory("etcd")?;
         let (client, peer, health) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
@@ -65,7 +65,7 @@ impl Options {
                 format!("--listen-peer-urls={peer_url}"),
                 format!("--initial-advertise-peer-urls={peer_url}"),
                 format!("--initial-cluster=test={peer_url}"),
-                // Plain HTTP also where clients need TLS, so that readiness needs no certificate.
+                // Plain HTTP also where clients need TLS, so that the readiness check needs no certificate.
                 format!("--listen-metrics-urls={health_url}"),
                 "--auto-compaction-retention=0".to_owned(),
                 "--logger=zap".to_owned(),
@@ -75,7 +75,7 @@ impl Options {
             builder = builder.env_remove(name);
         }
         let process = builder.spawn(dir.join("etcd.log"))?;
-        let mut etcd = Etcd { process, endpoint, client, _peer: peer, health, dir };
+        let mut etcd = Etcd { process, endpoint, client, peer, health, dir };
         etcd.serves().await?;
         Ok(etcd)
     }
@@ -98,11 +98,11 @@ impl Tls {
 /// A running etcd of one member; killed and removed on drop.
 #[derive(Debug)]
 pub struct Etcd {
-    // First, so that it is dead before its directory is removed.
+    // First, so that it is killed before its directory is removed.
     process: Process,
     endpoint: String,
     client: Port,
-    _peer: Port,
+    peer: Port,
     health: Port,
     dir: TempDir,
 }
@@ -113,7 +113,7 @@ impl Etcd {
         Options::default().start().await
     }
 
-    /// Starts one that is different.
+    /// Options for another configuration.
     #[must_use]
     pub fn options() -> Options {
         Options::default()
@@ -131,13 +131,13 @@ impl Etcd {
         &self.client
     }
 
-    /// Its directory; etcd's own is `data` in it.
+    /// Its directory; etcd's own is the subdirectory `data`.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The process, for whatever is not offered here.
+    /// The process, for other operations.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -157,18 +157,32 @@ impl Etcd {
         self.process.resume()
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM and waits for the exit.
     pub async fn stop(&mut self) -> anyhow::Result<ExitStatus> {
         self.process.terminate(STOP_DEADLINE).await
     }
 
-    /// Starts it again (killing it first where it still runs) on the same ports and data, and waits until it serves.
+    /// Restarts it (killing it first if it still runs) on the same ports and data, and waits until it serves.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         self.process.restart()?;
         self.serves().await
     }
 
-    /// Runs `etcdctl` on it and returns what it printed; an exit code other than 0 is an error with its message.
+    /// Stops it, makes its data of a snapshot (`etcdctl snapshot save`), and starts it again.
+    pub async fn restore(&mut self, snapshot: &Path) -> anyhow::Result<()> {
+        self.process.kill9()?;
+        let data = self.dir.join("data");
+        std::fs::remove_dir_all(&data).context("cannot remove the data directory")?;
+        let peer = format!("http://{}", self.peer.addr());
+        let (snapshot, data) = (snapshot.display().to_string(), format!("--data-dir={}", data.display()));
+        let cluster =
+            [format!("--initial-cluster=test={peer}"), format!("--initial-advertise-peer-urls={peer}")];
+        let arguments = ["snapshot", "restore", &snapshot, &data, "--name=test", &cluster[0], &cluster[1]];
+        self.ctl(&arguments)?;
+        self.restart().await
+    }
+
+    /// Runs `etcdctl` on it and returns its output; an exit code other than 0 is an error with the message.
     pub fn ctl(&self, arguments: &[&str]) -> anyhow::Result<String> {
         etcdctl(&self.endpoint, arguments)
     }
@@ -183,7 +197,7 @@ impl Etcd {
             Ok(answer) => Err(answer),
             Err(e) => Err(format!("{e:#}")),
         };
-        let healthy = try_eventually_real_time("etcd says that it is healthy", START_DEADLINE, look).await;
+        let healthy = try_eventually_real_time("etcd is healthy", START_DEADLINE, look).await;
         healthy.map_err(|timed_out| anyhow::Error::msg(self.process.about(&timed_out.to_string())))
     }
 }
@@ -199,7 +213,7 @@ pub fn etcdctl(endpoint: &str, arguments: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// One HTTP/1.0 request: enough for a health page, and no HTTP client below the whole workspace.
+/// One HTTP/1.0 request: enough for a health page, without an HTTP client dependency.
 async fn http_get(addr: std::net::SocketAddr, path: &str) -> anyhow::Result<String> {
     let mut stream = tokio::net::TcpStream::connect(addr).await?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {addr}\r\n\r\n").as_bytes()).await?;

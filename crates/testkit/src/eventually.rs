@@ -1,26 +1,26 @@
-//! How a test waits: for a named condition, level-triggered, with a deadline. A timeout says what was last seen.
+//! How a test waits: for a named condition, level-triggered, with a deadline. A timeout reports what was last seen.
 
 use std::fmt::{self, Display};
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
-/// First pause between two looks; it doubles up to [`SLOWEST_POLL`], so that quick conditions are seen quickly and
-/// slow ones do not take the processor from the server that they wait for.
+/// The first pause between two checks; it doubles up to [`SLOWEST_POLL`], so that fast conditions are seen quickly and
+/// slow ones do not take CPU time from the server under test.
 const FIRST_POLL: Duration = Duration::from_millis(1);
 const SLOWEST_POLL: Duration = Duration::from_millis(50);
 
 /// The condition did not come true in time.
 #[derive(Debug, Clone)]
 pub struct TimedOut {
-    /// What was waited for.
+    /// The condition.
     pub condition: String,
-    /// How long.
+    /// The deadline.
     pub deadline: Duration,
-    /// What the condition said when it was last asked, or that it never answered.
+    /// The last result of the condition, or that it never returned.
     pub last_seen: String,
-    /// How often it answered.
+    /// How often it returned.
     pub looks: u64,
-    /// Which line of which test waited.
+    /// The line of the test that waited.
     pub waiter: &'static Location<'static>,
 }
 
@@ -36,7 +36,7 @@ impl Display for TimedOut {
 
 impl std::error::Error for TimedOut {}
 
-/// What has been seen of a condition so far.
+/// The state of a wait.
 struct Watchful {
     timed_out: TimedOut,
     pause: Duration,
@@ -54,7 +54,7 @@ impl Watchful {
         Self { timed_out, pause: FIRST_POLL }
     }
 
-    /// Notes an unmet condition; returns how long to pause before the next look.
+    /// Records an unmet condition; returns the pause before the next check.
     fn unmet(&mut self, seen: impl Display) -> Duration {
         self.timed_out.last_seen = seen.to_string();
         self.timed_out.looks += 1;
@@ -64,7 +64,7 @@ impl Watchful {
     }
 }
 
-/// Waits until `look` returns `Ok`, and returns what it found; panics at the deadline, saying what `look` last said.
+/// Waits until `look` returns `Ok`, and returns what it found; panics at the deadline with its last result.
 ///
 /// Time is tokio's, so that a simulation with a paused clock waits in its own time. A look that hangs is cut off at
 /// the deadline. In a spawned task the closure must own what it uses (`async move ||`): the compiler cannot yet show
@@ -91,7 +91,7 @@ where
     async move { waiting.await.unwrap_or_else(|timed_out| panic!("{timed_out}")) }
 }
 
-/// [`eventually`], for callers that have more to say about the failure.
+/// [`eventually`] for callers that report the failure themselves.
 #[track_caller]
 pub fn try_eventually<T, E, F>(
     condition: &str,
@@ -121,7 +121,7 @@ where
     }
 }
 
-/// [`try_eventually`] by the real clock, also where tokio's is paused: a child process lives in real time.
+/// [`try_eventually`] with the real clock, also where tokio's is paused: a child process runs in real time.
 #[track_caller]
 pub(crate) fn try_eventually_real_time<T, E: Display>(
     condition: &str,
@@ -146,7 +146,7 @@ pub(crate) fn try_eventually_real_time<T, E: Display>(
     }
 }
 
-/// [`eventually`] for tests without a runtime. A look that hangs hangs the test.
+/// [`eventually`] for tests without a runtime. A check that hangs hangs the test.
 #[track_caller]
 pub fn eventually_blocking<T, E: Display>(
     condition: &str,
@@ -156,7 +156,7 @@ pub fn eventually_blocking<T, E: Display>(
     try_eventually_blocking(condition, deadline, look).unwrap_or_else(|timed_out| panic!("{timed_out}"))
 }
 
-/// [`eventually_blocking`], for callers that have more to say about the failure.
+/// [`eventually_blocking`] for callers that report the failure themselves.
 #[track_caller]
 pub fn try_eventually_blocking<T, E: Display>(
     condition: &str,

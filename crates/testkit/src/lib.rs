@@ -1,7 +1,7 @@
 //! What Capstan's tests stand on: real servers, real faults, honest waiting.
 //!
-//! This crate is below every other one: it is a dev-dependency of all of them and knows none of them. It holds no
-//! mocks. What it starts is a real process on its own ports and in its own directory, it proves that the listener it
+//! This crate is a dev-dependency of every other one and knows none of them but `capstan-disk`, whose trait
+//! [`disk::SimDisk`] implements. It holds no mocks. What it starts is a real process on its own ports and in its own directory, it proves that the listener it
 //! talks to belongs to the process it started, and it ends with the test, even when the test is killed.
 //!
 //! Read first: [`eventually`] (how a test waits), [`Process`] (how a test runs a server), [`Proxy`] (how a test breaks
@@ -22,6 +22,7 @@
 )]
 
 pub mod crash;
+pub mod disk;
 pub mod etcd;
 mod eventually;
 pub mod history;

@@ -1,9 +1,9 @@
 //! Loopback ports that no two tests get at the same time, in this process or another.
 //!
-//! A server that can bind port 0 and tell what it got should do that. The others (etcd, redis-server) must be told a
-//! number, and asking the kernel for a free one and closing it again is a race. So a port here is a lock file that is
-//! held for as long as the [`Port`] lives, and lies outside the range from which the kernel takes the local ports of
-//! outgoing connections: a server can be killed and restarted on it without losing it to a passing client.
+//! A server that can bind port 0 and report its port should do that. The others (etcd, redis-server) need a number, and
+//! asking the kernel for a free one and closing it again is a race. So a port here is a lock file that is held as long
+//! as the [`Port`] lives, outside the kernel's range for outgoing connections: a server can be killed and restarted on
+//! it without losing it to another client.
 
 use std::fs::{File, TryLockError};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -14,23 +14,23 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use rand::RngExt;
 
-/// Fewer candidates than this and parallel tests would get in each other's way.
+/// With fewer candidates parallel tests would conflict.
 const ENOUGH: u16 = 2_000;
-/// Below this live the well-known servers of the machine (redis 6379, etcd 2379, ...).
+/// Below this are the well-known ports of servers (redis 6379, etcd 2379, ...).
 const LOWEST: u16 = 10_000;
-/// How many random places are tried before the search gives up.
+/// How many random positions are tried before the search gives up.
 const TRIES: usize = 2_000;
 
-/// One reserved loopback port: ours until dropped.
+/// One reserved loopback port, until dropped.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    /// Holds the lock; the kernel releases it when this process ends, however it ends.
+    /// Holds the lock; the kernel releases it when this process ends.
     _lock: File,
 }
 
 impl Port {
-    /// Reserves a port that nobody listens on.
+    /// Reserves a port without a listener.
     pub fn reserve() -> anyhow::Result<Self> {
         let mut block = PortBlock::reserve(1)?;
         block.ports.pop().context("an empty block of ports")
@@ -48,7 +48,7 @@ impl Port {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.number))
     }
 
-    /// Takes the lock of one port, if nobody has it and nobody listens there.
+    /// Takes the lock of one port, if it is free and the port has no listener.
     fn try_reserve(number: u16) -> anyhow::Result<Option<Self>> {
         let path = lock_directory()?.join(number.to_string());
         let lock = File::options().create(true).truncate(false).write(true).open(&path);
@@ -96,7 +96,7 @@ impl PortBlock {
     }
 }
 
-/// One directory a user: nobody can open another user's lock files.
+/// One directory per user: users cannot open each other's lock files.
 fn lock_directory() -> anyhow::Result<PathBuf> {
     let user = std::fs::metadata("/proc/self").context("cannot read /proc/self")?.uid();
     let dir = std::env::temp_dir().join(format!("capstan-test-ports-{user}"));

@@ -1,4 +1,4 @@
-//! A real redis-server for one test: own port, own directory, proven to be ours.
+//! A real redis-server for one test: own port, own directory, verified to be the process we started.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,21 +12,21 @@ use crate::{Port, Process, Ready, TempDir};
 
 /// redis-server starts in milliseconds; a loaded machine needs longer.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// SIGTERM to the end.
+/// Time from SIGTERM to exit.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
-/// More redirections than this are a circle.
+/// More redirects than this are a loop.
 const MOST_REDIRECTIONS: usize = 5;
-/// One answer to a command of a test.
+/// The time for one reply to a command of a test.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
 
-/// How to start a [`RedisServer`]; without persistence unless asked for.
+/// How to start a [`RedisServer`]; without persistence by default.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     arguments: Vec<String>,
 }
 
 impl Options {
-    /// Adds a setting, as redis-server spells it: `.set("maxmemory", "1mb")`.
+    /// Adds a setting in redis-server's syntax: `.set("maxmemory", "1mb")`.
     #[must_use]
     pub fn set(mut self, name: &str, value: impl Into<String>) -> Self {
         self.arguments.extend([format!("--{name}"), value.into()]);
@@ -55,7 +55,7 @@ impl Options {
 /// A running redis-server; killed and removed on drop.
 #[derive(Debug)]
 pub struct RedisServer {
-    // First, so that it is dead before its directory is removed.
+    // First, so that it is killed before its directory is removed.
     process: Process,
     port: Port,
     dir: TempDir,
@@ -67,13 +67,13 @@ impl RedisServer {
         Options::default().start().await
     }
 
-    /// Starts one that is different.
+    /// Options for another configuration.
     #[must_use]
     pub fn options() -> Options {
         Options::default()
     }
 
-    /// Where it listens; the same after a restart.
+    /// Its address; the same after a restart.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.port.addr()
@@ -85,7 +85,7 @@ impl RedisServer {
         self.dir.path()
     }
 
-    /// The process, for whatever is not offered here.
+    /// The process, for other operations.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -105,12 +105,12 @@ impl RedisServer {
         self.process.resume()
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM and waits for the exit.
     pub async fn stop(&mut self) -> anyhow::Result<ExitStatus> {
         self.process.terminate(STOP_DEADLINE).await
     }
 
-    /// Starts it again (killing it first where it still runs) on the same port, and waits until it serves.
+    /// Restarts it (killing it first if it still runs) on the same port, and waits until it serves.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         self.process.restart()?;
         self.serves().await
@@ -121,7 +121,7 @@ impl RedisServer {
     }
 }
 
-/// A connection that shows every byte of the protocol: for tests that compare what is on the wire.
+/// A connection that exposes every byte of the protocol, for tests that compare raw replies.
 #[derive(Debug)]
 pub struct Wire {
     socket: TcpStream,
@@ -137,7 +137,7 @@ impl Wire {
         Ok(Self { socket, read: Vec::new() })
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         self.socket.write_all(bytes).context("cannot send")
     }
@@ -147,7 +147,7 @@ impl Wire {
         self.send(&command(arguments))
     }
 
-    /// The next complete reply, as its bytes.
+    /// The next complete reply, as raw bytes.
     pub fn reply(&mut self) -> anyhow::Result<Vec<u8>> {
         loop {
             if let Some(len) = reply_len(&self.read) {
@@ -166,13 +166,13 @@ impl Wire {
         self.reply()
     }
 
-    /// [`ask`](Self::ask), in words separated by blanks; the reply as text.
+    /// [`ask`](Self::ask) with words separated by blanks; the reply as text.
     pub fn say(&mut self, words: &str) -> anyhow::Result<String> {
         let arguments: Vec<&str> = words.split(' ').collect();
         Ok(String::from_utf8_lossy(&self.ask(&arguments)?).into_owned())
     }
 
-    /// One command on a connection of its own, sent on to wherever the answers say.
+    /// Sends one command on its own connection and follows redirects.
     pub fn follow(first: SocketAddr, words: &str) -> anyhow::Result<String> {
         let mut at = first;
         for _ in 0..MOST_REDIRECTIONS {
@@ -182,10 +182,10 @@ impl Wire {
                 None => return Ok(said),
             }
         }
-        bail!("{words}: sent to and fro")
+        bail!("{words}: too many redirects")
     }
 
-    /// Whatever comes until the other side closes the connection.
+    /// Reads until the other side closes the connection.
     pub fn rest(&mut self) -> anyhow::Result<Vec<u8>> {
         let mut rest = std::mem::take(&mut self.read);
         match self.socket.read_to_end(&mut rest) {
@@ -196,7 +196,7 @@ impl Wire {
         }
     }
 
-    /// The socket, for whatever is not offered here.
+    /// The socket, for other operations.
     pub fn socket(&mut self) -> &mut TcpStream {
         &mut self.socket
     }
@@ -214,7 +214,7 @@ pub fn command<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     bytes
 }
 
-/// The length of the reply that the bytes begin with, if it is there completely.
+/// The length of the first complete reply in these bytes, if there is one.
 fn reply_len(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|two| two == b"\r\n")? + 2;
     let number = || std::str::from_utf8(&bytes[1..end - 2]).ok()?.parse::<i64>().ok();
@@ -236,7 +236,7 @@ pub fn spread_keys() -> impl Iterator<Item = String> {
     (0..60).map(|at| format!("key-{at}"))
 }
 
-/// Writes one value to each of the [`spread_keys`], beginning at this proxy; no client tries again by itself.
+/// Writes one value to each of the [`spread_keys`], starting at this proxy, without retries.
 pub fn write_all(first: SocketAddr, value: &str) -> Result<(), String> {
     for key in spread_keys() {
         match Wire::follow(first, &format!("SET {key} {value}")) {

@@ -1,4 +1,4 @@
-//! Random tests that can be replayed: a failure prints its seed and the line that runs it again.
+//! Randomized tests that can be replayed: a failure prints its seed and the command that replays it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 /// Replays one seed.
 pub const SEED: &str = "CAPSTAN_SEED";
-/// Overrides how many seeds are run.
+/// Runs that many fresh seeds.
 pub const SEEDS: &str = "CAPSTAN_SEEDS";
 /// `1`: run the long forms.
 pub const SOAK: &str = "CAPSTAN_SOAK";
@@ -18,19 +18,12 @@ pub fn rng(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// Runs `test` with `count` seeds, fresh ones in every run. When one panics, its seed and the replay line are printed
-/// and the panic goes on.
+/// Runs `test` with `count` seeds. When one panics, its seed and the replay command are printed and the panic continues.
 ///
-/// `CAPSTAN_SEED=<n>` runs that seed only; `CAPSTAN_SEEDS=<count>` runs more or fewer.
+/// The seeds are 0, 1, 2 ..., so that a change is judged by what it changes; the long form looks for new failures with
+/// fresh seeds. `CAPSTAN_SEED=<n>` runs only that seed; `CAPSTAN_SEEDS=<count>` runs that many fresh ones.
 pub fn seeds(count: usize, test: impl FnMut(u64)) {
     each(chosen(count), test);
-}
-
-/// The same with the seeds 0, 1, 2 ... in the short form, and with fresh ones in the long form: for a test of which a
-/// rare failure is known and marked, so that it is no surprise to whoever changes something else.
-pub fn known_seeds(count: usize, test: impl FnMut(u64)) {
-    let fresh = number_from(SEED).is_some() || soak(false, true);
-    each(if fresh { chosen(count) } else { (0..count as u64).collect() }, test);
 }
 
 fn each(seeds: Vec<u64>, mut test: impl FnMut(u64)) {
@@ -54,19 +47,21 @@ fn chosen(count: usize) -> Vec<u64> {
     if let Some(seed) = number_from(SEED) {
         return vec![seed];
     }
-    let count = number_from(SEEDS).map_or(count, |n| usize::try_from(n).unwrap_or(usize::MAX));
-    let mut rng = rand::rng();
-    (0..count).map(|_| rng.random()).collect()
+    let fresh = number_from(SEEDS).map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+    match fresh.or(soak(None, Some(count))) {
+        Some(count) => rand::rng().random_iter().take(count).collect(),
+        None => (0..count as u64).collect(),
+    }
 }
 
-/// A seed that is set but is no number would silently test something else: that is a failure.
+/// A seed that is not a number would silently test something else, so it is a failure.
 fn number_from(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.trim().parse().unwrap_or_else(|e| panic!("{variable}={text} is not a number: {e}")))
 }
 
-/// The command that runs the current test with one seed. Test threads carry the name of their test, except under
-/// nextest, which says it in a variable.
+/// The command that runs the current test with one seed. Test threads have the name of their test, except under
+/// nextest, which sets a variable.
 fn replay_line(seed: u64) -> String {
     let thread = std::thread::current().name().filter(|name| *name != "main").map(str::to_owned);
     let filter = thread.or_else(|| std::env::var("NEXTEST_TEST_NAME").ok()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A directory of its own for each test; removed when the test passes, kept when it panics.
+//! A temporary directory per test; removed when the test passes, kept when it panics.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,13 +16,13 @@ pub struct TempDir {
 }
 
 impl TempDir {
-    /// Makes the directory; `label` becomes part of its name.
+    /// Creates the directory; `label` becomes part of its name.
     pub fn new(label: &str) -> anyhow::Result<Self> {
         Self::below(&std::env::temp_dir(), label)
     }
 
-    /// The same in memory where the system has such a file system with room: for tests of programs that sync after
-    /// every file, and whose subject is not the loss of power. A disk that others keep busy stalls for seconds.
+    /// The same in memory if there is such a file system with enough space: for programs that sync after every file, in
+    /// tests that do not simulate power cuts. A shared disk can stall for seconds.
     pub fn in_memory(label: &str) -> anyhow::Result<Self> {
         let memory = Path::new("/dev/shm");
         let free =
@@ -37,7 +37,7 @@ impl TempDir {
             let path = parent.join(format!("capstan-{label}-{}-{number}", std::process::id()));
             match std::fs::create_dir(&path) {
                 Ok(()) => return Ok(Self { path }),
-                // Left by an earlier process of the same id: its test failed, or was killed. Not ours to remove.
+                // Left by an earlier process with the same id whose test failed or was killed. Not ours to remove.
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(e) => {
                     return Err(e).with_context(|| format!("cannot make test directory {}", path.display()));
@@ -46,7 +46,7 @@ impl TempDir {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

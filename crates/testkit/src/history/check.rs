@@ -1,4 +1,4 @@
-//! The rules, each checked on its own, so that a broken store is told which promise it broke.
+//! The rules, each checked separately, so that a violation names the broken guarantee.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use super::model::Model;
 use super::{Call, Change, Checked, Datum, Event, Guard, Operation, Outcome, Rule, Violation};
 
-/// How many violations are worth printing: the first one is the bug, the rest follow from it.
+/// Violations to print: the first one is the bug, the rest follow from it.
 const SHOWN: usize = 10;
 
 /// Checks a history against the complete watch log of its keys.
@@ -39,7 +39,7 @@ pub fn assert_linearizable<K: Datum, V: Datum>(
     })
 }
 
-/// Checks that a watcher which was interrupted and resumed, and began at revision `from`, saw exactly what `log` has.
+/// Checks that a resumed watcher that began at revision `from` saw exactly what `log` has.
 pub fn check_resumed<K: Datum, V: Datum>(
     log: &[Event<K, V>],
     from: u64,
@@ -56,7 +56,7 @@ pub fn check_resumed<K: Datum, V: Datum>(
 struct Checker<'a, K, V> {
     /// The changes of each revision, sorted by key.
     log: BTreeMap<u64, Vec<Change<K, V>>>,
-    /// Who wrote each revision.
+    /// The writer of each revision.
     writers: BTreeMap<u64, &'a Operation<K, V>>,
     violations: Vec<Violation>,
 }
@@ -79,7 +79,7 @@ impl<'a, K: Datum, V: Datum> Checker<'a, K, V> {
         }
     }
 
-    /// Gives each acknowledged write its revision.
+    /// Assigns each acknowledged write its revision.
     fn claim_revisions(&mut self, operations: &'a [Operation<K, V>]) {
         for op in operations {
             let Outcome::Committed { revision } = op.outcome else { continue };
@@ -92,7 +92,7 @@ impl<'a, K: Datum, V: Datum> Checker<'a, K, V> {
         }
     }
 
-    /// Gives each revision that nobody claims to an unknown write of the same changes, the oldest first.
+    /// Assigns each unclaimed revision to an unknown write with the same changes, the oldest first.
     fn settle_unknown(&mut self, operations: &'a [Operation<K, V>]) {
         let mut unknown: BTreeMap<Vec<Change<K, V>>, Vec<_>> = BTreeMap::new();
         for op in operations.iter().filter(|op| op.outcome == Outcome::Unknown) {
@@ -107,7 +107,7 @@ impl<'a, K: Datum, V: Datum> Checker<'a, K, V> {
         let mut invented = Vec::new();
         for (revision, events) in &self.log {
             if !self.writers.contains_key(revision) {
-                // The log shows only what had an effect.
+                // The log shows only changes that had an effect.
                 let same = |changes: &Vec<Change<K, V>>| effective(&model, changes) == *events;
                 let candidates = match unknown.get_mut(events).filter(|candidates| !candidates.is_empty()) {
                     Some(candidates) => Some(candidates),
@@ -117,7 +117,7 @@ impl<'a, K: Datum, V: Datum> Checker<'a, K, V> {
                 };
                 match candidates.and_then(Vec::pop) {
                     Some(op) => drop(self.writers.insert(*revision, op)),
-                    None => invented.push(format!("revision {revision}, {events:?}, was written by nobody")),
+                    None => invented.push(format!("revision {revision}, {events:?}, has no writer")),
                 }
             }
             events.iter().for_each(|change| model.apply(*revision, change));
@@ -125,7 +125,7 @@ impl<'a, K: Datum, V: Datum> Checker<'a, K, V> {
         invented.into_iter().for_each(|evidence| self.violation(Rule::NothingInvented, evidence));
     }
 
-    /// Walks the revisions in order with the model; every operation is judged at its own.
+    /// Replays the revisions in order on the model; checks every operation at its revision.
     fn replay(&mut self, operations: &'a [Operation<K, V>]) {
         let mut readers: Vec<(u64, &Operation<K, V>)> = Vec::new();
         for op in operations.iter().filter(|op| !matches!(op.outcome, Outcome::Committed { .. })) {
@@ -194,14 +194,16 @@ impl<'a, K: Datum, V: Datum> Checker<'a, K, V> {
                     (!truly).then(|| "there was something to change, or a guard failed".to_owned()),
                 )
             }
-            (call, outcome) => (Rule::ReadsAreTrue, Some(format!("{outcome:?} is no answer to {call:?}"))),
+            (call, outcome) => {
+                (Rule::ReadsAreTrue, Some(format!("{outcome:?} is not an answer to {call:?}")))
+            }
         };
         if let Some(expected) = expected {
             self.violation(rule, format!("at revision {revision}: {expected}: {op:?}"));
         }
     }
 
-    /// An operation that was answered before another was asked has no larger revision, and a smaller one than a write.
+    /// An operation that began after another was answered has no smaller revision, and a write has a larger one.
     fn real_time(&mut self, operations: &'a [Operation<K, V>]) {
         let mut asked: Vec<(u64, bool, &Operation<K, V>)> =
             self.writers.iter().map(|(revision, op)| (*revision, true, *op)).collect();

@@ -1,12 +1,12 @@
-//! Was it linearizable? Records what clients asked and were told, and checks it against one order of events.
+//! Was it linearizable? Records the requests and responses of clients, and checks them against one order of events.
 //!
-//! No search is needed: every answer of the store carries a revision, so the order is known and only has to be true.
-//! [`check`] replays the writes in the order of their revisions on a model and asks: is each revision one write's
-//! alone, did each guard hold where it was said to hold, does each read equal the model at its revision, does the order
-//! respect real time, and does the watch log say the same? Writes whose outcome the client never learned are settled by
-//! the watch log. The cost is that of sorting, so it runs on millions of operations.
+//! No search is needed: every response of the store carries a revision, so the order is known and only has to be
+//! verified. [`check`] replays the writes in revision order on a model and checks: each revision belongs to one write,
+//! each guard held where the store reported so, each read equals the model at its revision, the order respects real
+//! time, and the watch log agrees. Writes with an unknown outcome are settled by the watch log. The cost is that of
+//! sorting, so it works for millions of operations.
 //!
-//! Record all writers of the watched keys, give every put a value of its own, and read the watch log from before the
+//! Record all writers of the watched keys, use a unique value for every put, and read the watch log from before the
 //! first operation to after the last.
 
 mod check;
@@ -22,7 +22,7 @@ pub use check::{assert_linearizable, check, check_resumed};
 pub use model::Seen;
 pub use violation::{Checked, Rule, Violation};
 
-/// What can be a key or a value here.
+/// The type of a key or a value.
 pub trait Datum: Ord + Clone + Debug {}
 impl<T: Ord + Clone + Debug> Datum for T {}
 
@@ -31,7 +31,7 @@ impl<T: Ord + Clone + Debug> Datum for T {}
 pub enum Change<K, V> {
     /// The key has this value.
     Put(K, V),
-    /// The key is gone.
+    /// The key was deleted.
     Delete(K),
 }
 
@@ -44,7 +44,7 @@ impl<K, V> Change<K, V> {
     }
 }
 
-/// What must be so for a write to happen.
+/// A condition of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guard<K, V> {
     /// The key exists with this value.
@@ -53,7 +53,7 @@ pub enum Guard<K, V> {
     Modified(K, u64),
 }
 
-/// What a client asked for.
+/// A request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Call<K, V> {
     /// A linearizable read of one key.
@@ -69,60 +69,60 @@ pub enum Call<K, V> {
     },
 }
 
-/// What a client was told. Each `revision` is the one in the answer's header.
+/// The response to a client. Each `revision` is the one in the response header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome<K, V> {
     /// The keys that were found, with their values.
     Found {
-        /// Of the state that was read.
+        /// The revision of the state that was read.
         revision: u64,
         /// In any order.
         entries: Vec<(K, Seen<V>)>,
     },
     /// The guards held and something changed.
     Committed {
-        /// Of the change.
+        /// The revision of the change.
         revision: u64,
     },
-    /// The guards held, and there was nothing to change (a delete of what does not exist).
+    /// The guards held, and nothing changed (a delete of a missing key).
     Unchanged {
-        /// Of the state that was looked at.
+        /// The revision of the state that was read.
         revision: u64,
     },
-    /// A guard did not hold.
+    /// A guard failed.
     Refused {
-        /// Of the state that was looked at.
+        /// The revision of the state that was read.
         revision: u64,
     },
-    /// It certainly did not happen (the connection was refused, the request was invalid).
+    /// It definitely did not happen (the connection was refused, the request was invalid).
     Failed,
-    /// It may have happened, or may yet happen (a timeout, a broken connection).
+    /// It may have happened, or may still happen (a timeout, a broken connection).
     Unknown,
 }
 
 /// One operation of one client.
 #[derive(Debug, Clone)]
 pub struct Operation<K, V> {
-    /// A number that grows with time: when the client asked.
+    /// When the client sent the request: a number that grows with time.
     pub invoked: u64,
-    /// When it was told; meaningless for [`Outcome::Unknown`].
+    /// When it got the response; meaningless for [`Outcome::Unknown`].
     pub returned: u64,
-    /// What it asked for.
+    /// The request.
     pub call: Call<K, V>,
-    /// What it was told.
+    /// The response.
     pub outcome: Outcome<K, V>,
 }
 
-/// One line of a watch log.
+/// One entry of a watch log.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Event<K, V> {
-    /// When it happened.
+    /// Its revision.
     pub revision: u64,
-    /// What happened.
+    /// The change.
     pub change: Change<K, V>,
 }
 
-/// Collects operations of concurrent clients. Real time is a ticket counter, not a clock: it cannot stand still.
+/// Collects operations of concurrent clients. Time is a counter, not a clock, so it always advances.
 #[derive(Debug)]
 pub struct Recorder<K, V> {
     tickets: AtomicU64,
@@ -136,14 +136,14 @@ impl<K, V> Default for Recorder<K, V> {
 }
 
 impl<K: Datum, V: Datum> Recorder<K, V> {
-    /// An empty one.
+    /// An empty recorder.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Runs one operation and records it; `perform` turns the answer into an [`Outcome`], which is handed back. An
-    /// operation that is dropped half-way (its client was stopped) is recorded as unknown.
+    /// Runs one operation and records it; `perform` turns the response into an [`Outcome`], which is returned. An
+    /// operation that is dropped before it ends is recorded as unknown.
     pub async fn record(
         &self,
         call: Call<K, V>,
@@ -165,7 +165,7 @@ impl<K: Datum, V: Datum> Recorder<K, V> {
     }
 }
 
-/// An operation under way; recorded when it ends, however it ends.
+/// An operation in progress; recorded when it ends or is dropped.
 struct Pending<'a, K: Datum, V: Datum> {
     recorder: &'a Recorder<K, V>,
     invoked: u64,

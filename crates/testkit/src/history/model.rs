@@ -1,4 +1,4 @@
-//! The model: what a store of keys with modification revisions does, in the fewest lines that can be believed.
+//! The model: a store of keys with modification revisions, as small as possible.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use super::{Change, Datum, Guard};
 pub struct Seen<V> {
     /// The value.
     pub value: V,
-    /// The revision of the write that put it.
+    /// The revision of the write that set it.
     pub modified: u64,
 }
 
@@ -44,7 +44,7 @@ impl<K: Datum, V: Datum> Model<K, V> {
         }
     }
 
-    /// Does this change do anything? A delete of what does not exist does not.
+    /// Whether this change has an effect. A delete of a missing key has none.
     pub(super) fn is_effective(&self, change: &Change<K, V>) -> bool {
         match change {
             Change::Put(..) => true,

@@ -1,34 +1,34 @@
-//! What a check can find: which promise was broken, and by what.
+//! The result of a check: which guarantee was violated, and how.
 
 use std::fmt::{self, Display};
 
-/// A promise of the store.
+/// A guarantee of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// Revisions in a watch log never fall, and a key changes once in a revision.
+    /// Revisions in a watch log never decrease, and a key changes once per revision.
     LogInOrder,
     /// Every resumed watcher sees what an uninterrupted one sees.
     SameLog,
-    /// A revision is one write's alone.
+    /// A revision belongs to one write.
     UniqueRevision,
-    /// An acknowledged write is in the watch log, whole, at its revision.
+    /// An acknowledged write is in the watch log, complete, at its revision.
     NothingLost,
-    /// What is in the watch log was written by somebody.
+    /// Everything in the watch log was written by some client.
     NothingInvented,
-    /// Guards are judged by the state that the write met.
+    /// Guards are evaluated on the state before the write.
     GuardsHold,
     /// A read equals the state at its revision.
     ReadsAreTrue,
-    /// Who asks after another was answered gets no older state, and writes a later revision.
+    /// A request sent after another was answered sees no older state, and writes a later revision.
     RealTime,
 }
 
-/// A broken promise.
+/// A violated guarantee.
 #[derive(Debug, Clone)]
 pub struct Violation {
-    /// Which.
+    /// The guarantee.
     pub rule: Rule,
-    /// By what.
+    /// The evidence.
     pub evidence: String,
 }
 
@@ -38,14 +38,14 @@ impl Display for Violation {
     }
 }
 
-/// What a clean check has covered. A test should look at it: an empty history is linearizable.
+/// What a clean check covered. A test should check it, because an empty history is linearizable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Checked {
     /// Operations with a known outcome.
     pub known: usize,
-    /// Unknown writes that the watch log shows to have happened.
+    /// Unknown writes that happened according to the watch log.
     pub settled: usize,
-    /// Unknown or failed writes that never happened, as far as the log reaches.
+    /// Unknown or failed writes that are not in the log.
     pub absent: usize,
     /// Revisions in the watch log.
     pub revisions: usize,

@@ -1,4 +1,4 @@
-//! Where programs are: in `PATH`, or built by cargo.
+//! Finds programs: in `PATH`, or built by cargo.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, bail, ensure};
 
-/// Finds a program in `PATH`. A missing one is an error that says what to install: no test is skipped for it.
+/// Finds a program in `PATH`. A missing one is an error that names the package: no test is skipped.
 pub fn on_path(program: &Path, debian_package: Option<&str>) -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH").context("PATH is not set")?;
     if let Some(found) = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|p| p.is_file()) {
@@ -21,9 +21,9 @@ pub fn on_path(program: &Path, debian_package: Option<&str>) -> anyhow::Result<P
     }
 }
 
-/// The `capstan` binary to test: `CAPSTAN_BIN` where it is set, as `make test` does; otherwise built here, once per
-/// process, in the profile of the running test. An old binary that happens to lie in the target directory is never
-/// taken as it is: cargo decides whether it is fresh.
+/// The `capstan` binary to test: `CAPSTAN_BIN` if set, as by `make test`; otherwise built here, once per process, in
+/// the profile of the running test. An old binary in the target directory is never used as it is: cargo decides whether
+/// it is fresh.
 ///
 /// Tests of the package `capstan` itself should use `env!("CARGO_BIN_EXE_capstan")`.
 pub fn capstan_binary() -> anyhow::Result<PathBuf> {
@@ -34,12 +34,13 @@ pub fn capstan_binary() -> anyhow::Result<PathBuf> {
 
 fn locate() -> anyhow::Result<PathBuf> {
     if let Some(given) = std::env::var_os("CAPSTAN_BIN").map(PathBuf::from) {
-        ensure!(given.is_file(), "CAPSTAN_BIN names {}, which is no file", given.display());
+        ensure!(given.is_file(), "CAPSTAN_BIN names {}, which is not a file", given.display());
         return Ok(given);
     }
     // .../target/<profile>/deps/<test executable>
     let executable = std::env::current_exe()?;
-    let profile = executable.ancestors().nth(2).context("the test executable is in no target directory")?;
+    let profile =
+        executable.ancestors().nth(2).context("the test executable is not in a target directory")?;
     build(profile)?;
     let binary = profile.join("capstan");
     ensure!(binary.is_file(), "cargo built capstan, but not as {}", binary.display());

@@ -1,4 +1,4 @@
-//! What to start: program, arguments, environment, directory, and which package to install when it is missing.
+//! What to start: program, arguments, environment, directory, and the package to install if it is missing.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,7 +9,7 @@ use anyhow::Context;
 
 use super::{Process, on_path};
 
-/// Describes a child; [`spawn`](Builder::spawn) starts it.
+/// Describes a child process; [`spawn`](Builder::spawn) starts it.
 #[derive(Debug, Clone)]
 pub struct Builder {
     program: PathBuf,
@@ -26,7 +26,7 @@ impl Builder {
         Self { program: program.into(), package: None, arguments, environment, unset, directory: None }
     }
 
-    /// The Debian package that has the program, named in the error when it is missing.
+    /// The Debian package of the program, named in the error if it is missing.
     #[must_use]
     pub fn debian_package(mut self, package: &str) -> Self {
         self.package = Some(package.to_owned());
@@ -68,8 +68,8 @@ impl Builder {
         self
     }
 
-    /// Runs it where `mount` is a disk of its own with so many bytes (a memory file system that only it sees), to see
-    /// what it does when the disk is full. Needs no privileges, but user namespaces.
+    /// Runs it with `mount` as a separate disk of this many bytes (a memory file system that only it sees), for tests
+    /// of a full disk. Needs user namespaces, but no privileges.
     #[must_use]
     pub fn on_small_disk(mut self, mount: &Path, bytes: u64) -> Self {
         let script = r#"mount -t tmpfs -o size="$1" tmpfs "$2" && shift 2 && exec "$@""#;
@@ -80,12 +80,12 @@ impl Builder {
         Self { program: "unshare".into(), package: Some("util-linux".into()), arguments, ..self }
     }
 
-    /// Starts it, with all output appended to the file `log`.
+    /// Starts it and appends all output to the file `log`.
     pub fn spawn(self, log: impl Into<PathBuf>) -> anyhow::Result<Process> {
         Process::start(self, log.into())
     }
 
-    /// What failure messages call it.
+    /// Its name in failure messages.
     pub(super) fn label(&self) -> String {
         self.program.file_name().unwrap_or(self.program.as_os_str()).to_string_lossy().into_owned()
     }

@@ -1,4 +1,4 @@
-//! Proof that a listener belongs to the process that we started, and not to one that was left over or came first.
+//! Verifies that a listener belongs to the process that we started.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -10,8 +10,8 @@ const LISTEN: &str = "0A";
 
 /// The TCP ports on which the process itself listens, on any address.
 ///
-/// The kernel's socket table names the inode of each listener, the process's descriptors name the inodes it has open:
-/// a port is its own where both agree.
+/// The kernel's socket table has the inode of each listener, and the process's descriptors have the inodes it has open:
+/// a port belongs to the process if both match.
 pub fn listening_ports(pid: u32) -> anyhow::Result<Vec<u16>> {
     let own = socket_inodes(pid)?;
     let mut ports = Vec::new();
@@ -29,7 +29,7 @@ pub fn listening_ports(pid: u32) -> anyhow::Result<Vec<u16>> {
     Ok(ports)
 }
 
-/// Does the process itself listen on this port?
+/// Whether the process itself listens on this port.
 pub fn owns_port(pid: u32, port: u16) -> anyhow::Result<bool> {
     Ok(listening_ports(pid)?.contains(&port))
 }

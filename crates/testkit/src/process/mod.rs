@@ -1,4 +1,4 @@
-//! A supervised child: own log file, readiness with a deadline, kill -9, pause, restart; gone when the test is gone.
+//! A supervised child process: own log file, readiness with a deadline, kill -9, pause, restart; it ends with the test.
 
 mod binary;
 mod builder;
@@ -26,9 +26,9 @@ use watchdog::Watchdog;
 
 use crate::eventually::try_eventually_real_time;
 
-/// How many lines of a child's output a failure shows.
+/// Lines of a child's output in a failure message.
 const TAIL_LINES: usize = 30;
-/// A process that got SIGKILL and is not gone after this hangs in the kernel.
+/// A process that is still there this long after SIGKILL hangs in the kernel.
 const KILL_DEADLINE: Duration = Duration::from_secs(20);
 
 /// A child process, killed with SIGKILL when dropped, and when this process dies without dropping it.
@@ -36,7 +36,7 @@ const KILL_DEADLINE: Duration = Duration::from_secs(20);
 pub struct Process {
     builder: Builder,
     log: PathBuf,
-    /// Where in the log the current run begins: readiness looks at nothing older.
+    /// Where the current run begins in the log: readiness ignores everything before.
     log_start: u64,
     child: Child,
     exited: Option<ExitStatus>,
@@ -44,7 +44,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Describes a process to start; `program` is a path or a name to be found in `PATH`.
+    /// Describes a process to start; `program` is a path or a name in `PATH`.
     #[must_use]
     pub fn builder(program: impl Into<PathBuf>) -> Builder {
         Builder::new(program)
@@ -66,13 +66,13 @@ impl Process {
         self.child.id()
     }
 
-    /// The file that takes standard output and standard error of all runs.
+    /// The file with standard output and standard error of all runs.
     #[must_use]
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
-    /// What the current run has printed.
+    /// The output of the current run.
     #[must_use]
     pub fn log_text(&self) -> String {
         let mut bytes = Vec::new();
@@ -94,7 +94,7 @@ impl Process {
         lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
     }
 
-    /// How the child ended, if it has.
+    /// The exit status, if the child has exited.
     pub fn exit_status(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         if self.exited.is_none()
             && let Some(status) = self.child.try_wait().with_context(|| self.about("cannot be waited for"))?
@@ -105,7 +105,7 @@ impl Process {
         Ok(self.exited)
     }
 
-    /// Waits until the child has ended by itself.
+    /// Waits until the child exits by itself.
     pub async fn exited(&mut self, deadline: Duration) -> anyhow::Result<ExitStatus> {
         let look = async || match self.exit_status() {
             Ok(Some(status)) => Ok(Ok(status)),
@@ -118,7 +118,7 @@ impl Process {
         }
     }
 
-    /// Waits until the child is ready. A child that ends before is reported at once, with the end of its output.
+    /// Waits until the child is ready. A child that exits before is reported at once, with the end of its output.
     pub async fn ready(&mut self, ready: &Ready, deadline: Duration) -> anyhow::Result<()> {
         let condition = format!("{} is ready ({ready})", self.builder.label());
         let look = async || match self.exit_status() {
@@ -133,7 +133,7 @@ impl Process {
         }
     }
 
-    /// SIGKILL, and the corpse is collected: when this returns, the process has gone and its ports are free.
+    /// Sends SIGKILL and reaps the child: when this returns, the process is gone and its ports are free.
     pub fn kill9(&mut self) -> anyhow::Result<ExitStatus> {
         if let Some(status) = self.exit_status()? {
             return Ok(status);
@@ -145,7 +145,7 @@ impl Process {
         killed.with_context(|| self.about("cannot be killed"))?
     }
 
-    /// SIGTERM, and waits for the end. A process that does not obey in time is an error (and dies on drop).
+    /// Sends SIGTERM and waits for the exit. A timeout is an error; the process is killed on drop.
     pub async fn terminate(&mut self, deadline: Duration) -> anyhow::Result<ExitStatus> {
         if let Some(status) = self.exit_status()? {
             return Ok(status);
@@ -154,18 +154,18 @@ impl Process {
         self.exited(deadline).await
     }
 
-    /// SIGSTOP: connections stay open, nothing answers. Returns when the process stands still.
+    /// SIGSTOP: connections stay open, nothing responds. Returns when all threads have stopped.
     pub fn pause(&self) -> anyhow::Result<()> {
         self.signal(Signal::SIGSTOP)?;
         signal::wait_until_stopped(self.pid()).with_context(|| self.about("cannot be paused"))
     }
 
-    /// SIGCONT: takes back [`pause`](Self::pause).
+    /// SIGCONT: ends a [`pause`](Self::pause).
     pub fn resume(&self) -> anyhow::Result<()> {
         self.signal(Signal::SIGCONT)
     }
 
-    /// Kills what still runs and starts the same command again; the log goes on in the same file.
+    /// Kills the process if it still runs and starts the same command again; the log continues in the same file.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.kill9()?;
         let fresh = Self::start(self.builder.clone(), self.log.clone())?;
@@ -181,12 +181,12 @@ impl Process {
         signal::send(self.pid(), signal).with_context(|| self.about("cannot be signalled"))
     }
 
-    /// Is the listener on this loopback port a socket of this very process?
+    /// Whether the listener on this loopback port is a socket of this process.
     pub fn owns_port(&self, port: u16) -> anyhow::Result<bool> {
         owns_port(self.pid(), port)
     }
 
-    /// A failure text: who, what, and the end of its output.
+    /// A failure message: process, problem, and the end of its output.
     pub(crate) fn about(&self, what: &str) -> String {
         let (label, pid, log) = (self.builder.label(), self.pid(), self.log.display());
         let tail = self.log_tail();

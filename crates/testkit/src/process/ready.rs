@@ -1,11 +1,11 @@
-//! When a child counts as ready.
+//! When a child process counts as ready.
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 use super::Process;
 
-/// A sign by which a child shows that it serves.
+/// A readiness condition of a child process.
 #[derive(Debug, Clone)]
 pub enum Ready {
     /// It listens on this loopback port, and the listener is its own.
@@ -27,7 +27,7 @@ impl Display for Ready {
 }
 
 impl Ready {
-    /// One look; `Err` says what is missing.
+    /// One check; `Err` says what is missing.
     pub(super) async fn look(&self, process: &Process) -> Result<(), String> {
         match self {
             Self::Port(port) => match process.owns_port(*port) {
@@ -47,10 +47,10 @@ impl Ready {
     }
 }
 
-/// Nobody there, or somebody else: the second is the failure that is hard to see without being told.
+/// Distinguishes no listener from another process's listener, which is hard to diagnose otherwise.
 async fn missing_listener(port: u16) -> String {
     match tokio::net::TcpStream::connect(("127.0.0.1", port)).await {
         Ok(_) => format!("another process listens on port {port}"),
-        Err(_) => format!("nobody listens on port {port}"),
+        Err(_) => format!("nothing listens on port {port}"),
     }
 }

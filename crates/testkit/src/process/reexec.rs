@@ -11,7 +11,7 @@
 //!     let Some(arguments) = process::child_arguments("crash::server") else { return };
 //!     // ... serve from arguments[0]; then say where:
 //!     process::report_ready("127.0.0.1:12345");
-//!     // ... for ever
+//!     // ... forever
 //! }
 //!
 //! // The parent.
@@ -38,9 +38,8 @@ const NAME: &str = "CAPSTAN_TEST_CHILD";
 const ARGUMENT: &str = "CAPSTAN_TEST_CHILD_ARG_";
 const READY_FILE: &str = "CAPSTAN_TEST_CHILD_READY";
 
-/// A child that runs the test `name` of this very executable (its full path, as `cargo test` prints it) in its child
-/// role, with `arguments`. The child writes `ready_file` through [`report_ready`]; one that is left of an earlier run
-/// is removed first.
+/// A child that runs the test `name` of this executable (its full path, as `cargo test` prints it) in its child role,
+/// with `arguments`. The child writes `ready_file` through [`report_ready`]; a file of an earlier run is removed first.
 pub fn child_test(
     name: &str,
     ready_file: &Path,
@@ -61,7 +60,7 @@ pub fn child_test(
     Ok(builder)
 }
 
-/// In the child role of test `name`: its arguments. `None` in an ordinary test run, where the test has nothing to do.
+/// In the child role of test `name`: its arguments. `None` in an ordinary test run, where the test does nothing.
 #[must_use]
 pub fn child_arguments(name: &str) -> Option<Vec<String>> {
     let asked = std::env::var(NAME).ok()?;
@@ -69,8 +68,8 @@ pub fn child_arguments(name: &str) -> Option<Vec<String>> {
     (asked == name).then_some(arguments)
 }
 
-/// In a child: tells the parent, by renaming a complete file into place, that this process serves, and any facts that
-/// the parent needs (the address, say).
+/// In a child: reports to the parent that this process serves, by renaming a complete file into place, with facts that
+/// the parent needs (such as the address).
 pub fn report_ready(facts: &str) {
     let file = std::env::var_os(READY_FILE).expect("report_ready is for the child role");
     let draft = Path::new(&file).with_extension("draft");

@@ -1,4 +1,4 @@
-//! Signals to a child, and whether it stands still.
+//! Signals to a child process, and whether it has stopped.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ pub(super) fn send(pid: u32, signal: Signal) -> anyhow::Result<()> {
     signal::kill(pid, signal).with_context(|| format!("{signal} to {pid}"))
 }
 
-/// SIGSTOP is delivered to one thread after the other; returns when all of them stand still.
+/// Waits until all threads have stopped: SIGSTOP is delivered to one thread after the other.
 pub(super) fn wait_until_stopped(pid: u32) -> anyhow::Result<()> {
     let stopped = || match running_thread(pid) {
         Ok(None) => Ok(Ok(())),
         Ok(Some(state)) => Err(state),
         Err(e) => Ok(Err(e)),
     };
-    crate::try_eventually_blocking("all threads stand still", STOP_DEADLINE, stopped)?
+    crate::try_eventually_blocking("all threads have stopped", STOP_DEADLINE, stopped)?
 }
 
 /// A thread that is not stopped, with its state.

@@ -1,15 +1,15 @@
-//! No orphans: a shell that waits for our end and kills the child then.
+//! No orphans: a shell that waits for the end of the test process and then kills the child.
 //!
-//! `Drop` does not run when a test is killed or aborts. The watchdog reads from a pipe that only we hold open, so our
-//! death, of whatever cause, is its end of file. (The kernel's parent-death signal would need `unsafe`, and fires when
-//! the *thread* ends that started the child, which breaks servers shared between tests.)
+//! `Drop` does not run when a test is killed or aborts. The watchdog reads from a pipe that only the test process holds
+//! open, so its death is an end of file. (The kernel's parent-death signal would need `unsafe`, and fires when the
+//! *thread* that started the child ends, which breaks servers shared between tests.)
 
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::Context;
 
-/// A line means "dismissed"; the end of the pipe means "the test is gone".
+/// A line means "dismissed"; the end of the pipe means that the test process is gone.
 const SCRIPT: &str = "read -r dismissed || kill -KILL \"$1\" 2>/dev/null";
 
 #[derive(Debug)]
@@ -26,11 +26,11 @@ impl Watchdog {
         Ok(Self { shell: Some(shell) })
     }
 
-    /// The child has been collected: its id may soon be somebody else's, so nothing may be sent to it any more.
+    /// Dismisses the watchdog after the child was reaped: its id may be reused, so no signal may be sent to it.
     pub(super) fn dismiss(&mut self) {
         let Some(mut shell) = self.shell.take() else { return };
         if let Some(mut stdin) = shell.stdin.take() {
-            // It may have been killed with our whole process group: then there is nothing to dismiss.
+            // The shell may have been killed with the whole process group; then there is nothing to dismiss.
             let _ = stdin.write_all(b"dismissed\n");
         }
         let _ = shell.wait();

@@ -1,4 +1,4 @@
-//! The accept loop: owns the listener and every connection, carries out orders that concern the whole.
+//! The accept loop: owns the listener and every connection, and performs orders for all of them.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Front {
             if now.refusing {
                 listener = None;
             } else if listener.is_none() {
-                // The port is reserved, so only a server that ignores reservations can be in the way.
+                // The port is reserved, so only a server that ignores reservations can conflict.
                 let Ok(bound) = TcpListener::bind(self.addr).await else { return };
                 listener = Some(bound);
             }
@@ -56,7 +56,7 @@ impl Front {
             (self.upstream, Arc::clone(&self.weather), Arc::clone(&self.counters));
         async move {
             let Ok(server) = TcpStream::connect(addr).await else { return };
-            // Small writes must arrive as they were made: the proxy adds no latency of its own.
+            // Small writes must arrive as they were made: the proxy adds no latency.
             let _ = (client.set_nodelay(true), server.set_nodelay(true));
             let (from_client, to_client) = client.into_split();
             let (from_server, to_server) = server.into_split();
@@ -68,10 +68,10 @@ impl Front {
     }
 }
 
-/// The next connection; never, while there is no listener.
+/// The next connection; pending while there is no listener.
 async fn accept(listener: Option<&TcpListener>) -> TcpStream {
     if let Some(listener) = listener {
-        // A client that was gone before it was accepted is no reason to stop.
+        // A client that left before it was accepted is not an error.
         loop {
             if let Ok((client, _)) = listener.accept().await {
                 return client;

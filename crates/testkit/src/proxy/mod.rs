@@ -1,7 +1,7 @@
-//! A TCP proxy that breaks on demand: cut, hold, half-open, delay, one direction only, after a number of bytes.
+//! A TCP proxy with faults on demand: cut, hold, half-open, delay, one direction only, after a number of bytes.
 //!
-//! Each direction of the stream has a [`Flow`], which can be changed at any time and acts at once, also on connections
-//! that are open. [`Proxy::cut`] and [`Proxy::heal`] act on the whole.
+//! Each direction of the stream has a [`Flow`], which can be changed at any time and takes effect at once, also on open
+//! connections. [`Proxy::cut`] and [`Proxy::heal`] affect both directions and the listener.
 
 mod front;
 mod pump;
@@ -24,38 +24,38 @@ use front::Front;
 pub enum Direction {
     /// From the client to the upstream server: requests.
     ToUpstream,
-    /// From the upstream server to the client: answers.
+    /// From the upstream server to the client: responses.
     ToClient,
 }
 
-/// What happens to the bytes of one direction.
+/// How the bytes of one direction are treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Flow {
     /// They pass.
     #[default]
     Pass,
-    /// They pass, each this much later; the order and the throughput stay.
+    /// They pass, each this much later; order and throughput stay the same.
     Delay(Duration),
     /// They wait, and pass after [`Proxy::heal`]: a short partition, a paused peer.
     Hold,
-    /// They vanish and the connection stays open: a peer that has gone without a word, half-open. A connection that
-    /// has lost bytes is closed at the next flow that lets bytes through, since its stream has a hole.
+    /// They are discarded and the connection stays open: half-open, a peer that vanished. A connection that has lost
+    /// bytes is closed at the next flow that passes bytes, since its stream has a hole.
     Swallow,
-    /// This many bytes more pass, over all connections; the connection that carries the last of them is closed right
-    /// behind it (with 0: in front of its next byte), and the direction is back at [`Flow::Pass`] for the others.
+    /// This many more bytes pass, over all connections; the connection that carries the last of them is closed right
+    /// after it (with 0: before its next byte), and the direction returns to [`Flow::Pass`] for the others.
     CutAfter(u64),
 }
 
-/// What the pumps and the accept loop are to do now.
+/// The current orders for the pumps and the accept loop.
 #[derive(Debug, Clone, Copy, Default)]
 struct Weather {
     to_upstream: Flow,
     to_client: Flow,
-    /// New connections are refused.
+    /// Whether new connections are refused.
     refusing: bool,
     /// Connections accepted in an earlier age are closed.
     age: u64,
-    /// Counts orders to the accept loop, which says when it has carried them out.
+    /// Counts orders to the accept loop, which confirms each.
     order: u64,
 }
 
@@ -75,7 +75,7 @@ impl Weather {
     }
 }
 
-/// What has gone through so far.
+/// The traffic so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Connections accepted.
@@ -101,14 +101,14 @@ struct Counters {
 pub struct Proxy {
     port: Port,
     weather: Arc<watch::Sender<Weather>>,
-    /// The last order that the accept loop has carried out.
+    /// The last order that the accept loop has performed.
     settled: watch::Receiver<u64>,
     counters: Arc<Counters>,
     _tasks: JoinSet<()>,
 }
 
 impl Proxy {
-    /// Starts to forward from a fresh loopback port to `upstream`, which need not be there yet.
+    /// Starts to forward from a fresh loopback port to `upstream`, which need not be up yet.
     pub async fn start(upstream: SocketAddr) -> anyhow::Result<Self> {
         let port = Port::reserve()?;
         let listener = TcpListener::bind(port.addr()).await.context("cannot bind the proxy's port")?;
@@ -123,7 +123,7 @@ impl Proxy {
         Ok(Self { port, weather, settled, counters, _tasks: tasks })
     }
 
-    /// Where clients connect.
+    /// The address for clients.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.port.addr()
@@ -145,17 +145,17 @@ impl Proxy {
         self.weather.send_modify(|weather| (weather.to_upstream, weather.to_client) = (flow, flow));
     }
 
-    /// Closes every connection and refuses new ones, as if the server had gone; returns when that is so.
+    /// Closes every connection and refuses new ones, as if the server were down; returns when done.
     pub async fn cut(&self) {
         self.order(|weather| (weather.age, weather.refusing) = (weather.age + 1, true)).await;
     }
 
-    /// Closes every connection; new ones are welcome. Returns when that is so.
+    /// Closes every connection and accepts new ones. Returns when done.
     pub async fn close_connections(&self) {
         self.order(|weather| weather.age += 1).await;
     }
 
-    /// Bytes pass both ways and connections are accepted; returns when that is so.
+    /// Passes bytes both ways and accepts connections; returns when done.
     pub async fn heal(&self) {
         let fair = |w: &mut Weather| *w = Weather { age: w.age, order: w.order, ..Weather::default() };
         self.order(fair).await;
@@ -171,7 +171,7 @@ impl Proxy {
         assert!(carried_out, "the proxy's accept loop has ended: it could not bind {} again", self.addr());
     }
 
-    /// What has gone through so far.
+    /// The traffic so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         Traffic {

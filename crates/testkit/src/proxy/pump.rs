@@ -1,5 +1,4 @@
-//! One direction of one connection: a reader that stamps what comes, and a writer that does to it what the weather
-//! says.
+//! One direction of one connection: a reader that timestamps chunks, and a writer that applies the current flow.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,26 +12,26 @@ use super::{Counters, Direction, Flow, Weather};
 
 /// The unit in which bytes are read.
 const CHUNK: usize = 16 * 1024;
-/// Chunks on their way in one direction (4 MiB): what a delay or a hold can keep before the sender is pushed back.
+/// Chunks in flight in one direction (4 MiB): what a delay or a hold can buffer before backpressure.
 const IN_FLIGHT: usize = 256;
 
-/// The connection cannot go on.
+/// The connection cannot continue.
 #[derive(Debug)]
 pub(super) struct Broken;
 
-/// What came from the sender.
+/// An item from the sender.
 enum Item {
     Bytes(Vec<u8>),
     /// It has closed its half.
     End,
-    /// It has torn the connection down.
+    /// It has reset the connection.
     Reset,
 }
 
 /// How much of a chunk may pass.
 enum Allowed {
     All,
-    /// So many bytes; then the connection is to be cut.
+    /// This many bytes; then the connection must be cut.
     Upto(usize),
 }
 
@@ -41,9 +40,9 @@ pub(super) struct Pump {
     weather: Arc<watch::Sender<Weather>>,
     changes: watch::Receiver<Weather>,
     counters: Arc<Counters>,
-    /// Something has been swallowed: nothing behind it may pass.
+    /// Whether something was discarded: nothing after it may pass.
     holed: bool,
-    /// The last item has been swallowed.
+    /// Whether the last item was discarded.
     ended: bool,
 }
 
@@ -105,7 +104,7 @@ impl Pump {
         self.changes.borrow_and_update().flow(self.direction)
     }
 
-    /// Waits until what came at this time may pass (true) or vanishes (false).
+    /// Waits until an item of this time may pass (true) or is discarded (false).
     async fn may_pass(&mut self, at: Instant) -> bool {
         loop {
             let wait = match self.flow() {
@@ -150,7 +149,7 @@ impl Pump {
         }
     }
 
-    /// Takes from what [`Flow::CutAfter`] leaves; the one who takes the last of it ends it.
+    /// Takes from the budget of [`Flow::CutAfter`]; taking the last of it ends the flow.
     fn allow(&self, wanted: usize) -> Allowed {
         let mut allowed = Allowed::All;
         self.weather.send_if_modified(|weather| {
@@ -172,7 +171,7 @@ impl Pump {
     }
 }
 
-/// Reads to the end. The items keep the time at which they came, so that a delay is one of latency, not of rate.
+/// Reads to the end. Items keep their arrival time, so that a delay affects latency, not throughput.
 async fn read(mut from: OwnedReadHalf, items: mpsc::Sender<(Instant, Item)>) {
     loop {
         let mut chunk = vec![0; CHUNK];

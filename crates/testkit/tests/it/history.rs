@@ -1,4 +1,4 @@
-//! The checker accepts what a correct store does and names the promise that a broken one breaks.
+//! The checker accepts the history of a correct store and names the guarantee that a broken one violates.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -49,7 +49,7 @@ impl Store {
         self.states.len() as u64 - 1
     }
 
-    /// Is it time for this bug?
+    /// Whether the bug happens now.
     fn strikes(&mut self, bug: Bug) -> bool {
         self.chances += u64::from(self.bug == bug);
         self.bug == bug && self.chances.is_multiple_of(20)
@@ -102,7 +102,7 @@ impl Store {
     fn publish(&mut self, state: State, mut events: Vec<Event<u64, u64>>) -> Outcome<u64, u64> {
         let next = self.revision() + 1;
         if self.strikes(Bug::LostWrite) {
-            // Acknowledged with a revision, never there; the next write gets the revision again.
+            // Acknowledged with a revision, but not applied; the next write gets the same revision.
             return Outcome::Committed { revision: next };
         }
         if self.strikes(Bug::ForgottenWrite) {
@@ -131,7 +131,7 @@ fn random_call(rng: &mut StdRng, value: u64, seen: u64) -> Call<u64, u64> {
     }
 }
 
-/// Concurrent clients on one store; some answers get lost on the way.
+/// Concurrent clients on one store; some responses are lost.
 async fn history(bug: Bug, seed: u64) -> History {
     let store = Arc::new(Mutex::new(Store::new(bug)));
     let recorder = Arc::new(Recorder::new());

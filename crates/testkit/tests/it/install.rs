@@ -1,5 +1,5 @@
-//! `tools/install.sh`: installs what is missing, once, and starts nothing. Run in a world of its own, where `apt-get`
-//! writes down what it was asked for.
+//! `tools/install.sh`: installs what is missing, once, and starts nothing. Run in an isolated environment, where
+//! `apt-get` records its arguments.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::process::{Command, Output};
 use capstan_testkit::TempDir;
 use capstan_testkit::process::on_path;
 
-/// What the script itself runs on.
+/// Programs that the script itself needs.
 const BASICS: [&str; 9] = ["bash", "chmod", "dirname", "env", "id", "rm", "sed", "tee", "touch"];
-/// What it looks for, beside what the tests take away.
-const TOOLS: [&str; 12] = [
+/// Programs that it checks for, unless a test removes them.
+const TOOLS: [&str; 13] = [
     "cargo",
     "cc",
     "make",
@@ -21,6 +21,7 @@ const TOOLS: [&str; 12] = [
     "etcdctl",
     "redis-server",
     "redis-cli",
+    "prometheus",
     "python3",
     "node",
     "npm",
@@ -33,7 +34,7 @@ echo "apt-get $*" >> "$WORLD/asked"
 [[ -n ${USELESS-} ]] && exit 0
 for program in etcd redis-server; do touch "$WORLD/bin/$program"; chmod 755 "$WORLD/bin/$program"; done
 "#;
-/// Writes down that the clients of the tests were asked for.
+/// Records that the test clients were requested.
 const CLIENTS: &str = "#!/usr/bin/env bash\necho clients >> \"$WORLD/prepared\"\n";
 const SYSTEMCTL: &str = "#!/usr/bin/env bash\necho \"systemctl $*\" >> \"$WORLD/asked\"\n";
 const SUDO: &str = "#!/usr/bin/env bash\nexec \"$@\"\n";

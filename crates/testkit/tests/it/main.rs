@@ -1,7 +1,8 @@
-//! The testkit's own tests: what it promises to other tests, through its public interface.
+//! The testkit's own tests, through its public interface.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too, report by failing")]
 
+mod disk;
 mod etcd;
 mod eventually;
 mod history;

@@ -122,7 +122,7 @@ async fn a_crash_loop_checks_every_round() {
     assert_eq!(victims.len(), 4);
 }
 
-/// Child role: tells which `capstan` it would test.
+/// Child role: prints the `capstan` binary it would test.
 #[test]
 fn binary_child() {
     if child_arguments("process::binary_child").is_some() {
@@ -143,7 +143,7 @@ async fn the_given_binary_is_taken_and_a_wrong_one_is_named() {
     }
 }
 
-/// Child role: starts a child of its own, tells its id, and waits to be killed.
+/// Child role: starts a child of its own, prints its id, and waits to be killed.
 #[test]
 fn orphaning_child() {
     let Some(arguments) = child_arguments("process::orphaning_child") else { return };

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::DEADLINE;
 
-/// How long a test looks at nothing happening.
+/// How long a test verifies that nothing happens.
 const QUIET: Duration = Duration::from_millis(60);
 
 /// An echo server behind a proxy.
@@ -51,7 +51,7 @@ async fn hears(stream: &mut TcpStream, length: usize) -> std::io::Result<String>
     Ok(String::from_utf8(bytes).unwrap())
 }
 
-/// Nothing comes, and the connection stays.
+/// Checks that nothing arrives and the connection stays open.
 async fn is_silent(stream: &mut TcpStream) {
     let mut byte = [0];
     let heard = tokio::time::timeout(QUIET, stream.read(&mut byte)).await;

@@ -1,5 +1,5 @@
-//! Keys of the metadata tree are spelled in `keys.rs` (or a `keys/` directory) and nowhere else in the product. Unit
-//! tests may spell them: there a spelling is an expectation, not a second source.
+//! Keys of the metadata tree are written in `keys.rs` (or a `keys/` directory) and nowhere else in the product. Unit
+//! tests may write them as expectations.
 
 use super::{Complaint, unexcused};
 
@@ -41,7 +41,7 @@ fn concerns(path: &str) -> bool {
     in_source && !parts.iter().any(|part| matches!(*part, "keys" | "keys.rs" | "tests" | "tests.rs"))
 }
 
-/// What stands before the test module, which is the last item of a file (clippy sees to that).
+/// The text before the test module, which is the last item of a file (enforced by clippy).
 fn product(text: &str) -> &str {
     let in_tests = text.match_indices("#[cfg(test)]\nmod ").find(|(at, found)| {
         let rest = &text[at + found.len()..];

@@ -1,4 +1,4 @@
-//! A file that needs scrolling through has more than one subject.
+//! No file is too long: a long file has more than one subject.
 
 use super::Complaint;
 

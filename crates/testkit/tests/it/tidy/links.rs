@@ -1,4 +1,4 @@
-//! Links inside the docs lead somewhere: to a file or directory of the repository, and to a heading that it has.
+//! Links inside the docs resolve: to a file or directory of the repository, and to one of its headings.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};

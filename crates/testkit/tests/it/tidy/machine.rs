@@ -1,8 +1,8 @@
-//! Nothing in the repository names a path of one person's or one robot's machine.
+//! Nothing in the repository contains a path of one developer's machine.
 
 use super::Complaint;
 
-/// Spelled in two parts, so that this file obeys the rule.
+/// Written in two parts, so that this file passes the rule.
 const HOMES: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 
 pub(super) fn check(path: &str, text: &str) -> Vec<Complaint> {

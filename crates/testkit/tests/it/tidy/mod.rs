@@ -1,5 +1,5 @@
-//! The house rules that no compiler knows. Each is a pure function from text to complaints with a test that it can
-//! fail; this file runs them on the workspace.
+//! The house rules that the compiler does not check. Each is a pure function from text to complaints with a test that
+//! it can fail; this file runs them on the workspace.
 
 mod keytext;
 mod layers;
@@ -15,7 +15,7 @@ use std::fmt::{self, Display};
 
 use workspace::Workspace;
 
-/// A broken rule, and where.
+/// A violated rule, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Complaint {
     path: String,

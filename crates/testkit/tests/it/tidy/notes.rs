@@ -1,10 +1,10 @@
-//! A note to ourselves says who, which issue, or why: `TODO(context): text`.
+//! A note in the code names an owner, an issue or a reason: `TODO(context): text`.
 
 use super::Complaint;
 
 /// Code and scripts; prose may use the words.
 pub(super) const EXTENSIONS: [&str; 6] = ["rs", "sh", "py", "toml", "proto", "Makefile"];
-/// Spelled in two parts, so that this file obeys the rule.
+/// Written in two parts, so that this file passes the rule.
 const WORDS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 
 pub(super) fn check(path: &str, text: &str) -> Vec<Complaint> {

@@ -1,5 +1,5 @@
-//! Tests wait for conditions, not for time. Where tokio's clock is paused a sleep takes none: a file of such tests says
-//! so in a line of its own.
+//! Tests wait for conditions, not for time. With tokio's paused clock a sleep takes no time: a file of such tests has a
+//! line that declares it.
 
 use super::{Complaint, unexcused};
 
@@ -14,7 +14,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Complaint> {
     sleeping.map(|(number, _)| Complaint::new(path, number, "sleeps; wait for a condition")).collect()
 }
 
-/// `crates/<crate>/tests/...`, but not the testkit's own, which tests waiting itself.
+/// `crates/<crate>/tests/...`, except the testkit's own, which test waiting itself.
 fn concerns(path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').collect();
     parts.len() > 3 && parts[0] == "crates" && parts[1] != "testkit" && parts[2] == "tests"

@@ -1,10 +1,10 @@
-//! One cryptography provider is compiled in: two would double the build, and rustls would have to be told which.
+//! Exactly one cryptography provider is compiled in: two would double the build, and rustls would need a choice.
 
 use super::Complaint;
 
 const UNWANTED: [&str; 3] = ["ring", "openssl-sys", "native-tls"];
 
-/// `tree` has a package a line: `name vVERSION ...`.
+/// `tree` has one package per line: `name vVERSION ...`.
 pub(super) fn check(tree: &str) -> Vec<Complaint> {
     let names: Vec<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let found = UNWANTED.iter().filter(|unwanted| names.contains(unwanted));

@@ -45,8 +45,8 @@ impl Workspace {
     }
 }
 
-/// The packages that are compiled into the product, one a line. `Cargo.lock` would not do: it also lists what no
-/// feature of ours turns on.
+/// The packages that are compiled into the product, one per line. `Cargo.lock` would not do: it also lists packages of
+/// disabled features.
 pub(super) fn dependency_tree() -> String {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let options =
