@@ -63,8 +63,11 @@ needs_of_test() {
     need python3 python3
     # Without it there are no environments of their own for Python programs.
     python3 -c 'import ensurepip' 2>/dev/null || want "Python's ensurepip" python3-venv
+    need prometheus prometheus
     need node nodejs
     need npm npm
+    # Not the script in the PATH, which insists on a user of its own.
+    need_file /usr/lib/rabbitmq/bin/rabbitmq-server rabbitmq-server
 }
 
 # Beyond packages: what the tests take from elsewhere, and keep below the target directory.
@@ -78,6 +81,8 @@ prepare() {
 needs_of_bench() {
     needs_of_test
     need nutcracker nutcracker
+    need nats-server nats-server
+    need_file /usr/lib/rabbitmq/bin/rabbitmq-server rabbitmq-server
 }
 
 rust_version() {
@@ -117,6 +122,7 @@ disable_new_services() {
     for package in "${missing[@]}"; do
         case $package in
             redis-server) as_root systemctl disable -q redis-server || say "redis-server stays enabled at boot" ;;
+            prometheus | rabbitmq-server | nats-server) as_root systemctl disable -q "$package" || say "$package stays enabled at boot" ;;
             etcd-server) as_root systemctl disable -q etcd || say "etcd stays enabled at boot" ;;
         esac
     done

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, config, controller, fleet, host, hosts, log, meta, plan, redis, reference, status, up,
+    access, bench, brokers, completions, config, controller, docs, events, fleet, host, hosts, log, meta,
+    namespaces, plan, redis, reference, schemas, status, subscriptions, topics, up,
 };
 use crate::exit::Exit;
 use crate::logging::LogFormat;
@@ -48,7 +49,7 @@ pub(crate) struct Options {
         value_delimiter = ','
     )]
     pub(crate) meta: Vec<String>,
-    /// Form of the data on stdout: table or json
+    /// Format of the data on stdout: table or json
     #[arg(
         hide_possible_values = true,
         short,
@@ -60,10 +61,10 @@ pub(crate) struct Options {
     )]
     #[arg(default_value = "table", hide_default_value = true)]
     pub(crate) output: Format,
-    /// Form of the log lines on stderr: text or json
+    /// Format of the log lines on stderr: text or json
     #[arg(hide_possible_values = true, long, global = true, value_name = "FORM")]
     pub(crate) log: Option<LogFormat>,
-    /// What is logged: error, warn, info, debug, trace, or a filter
+    /// The log level: error, warn, info, debug, trace, or a filter
     #[arg(long, global = true, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
 }
@@ -74,30 +75,53 @@ pub(crate) enum Command {
     Up(up::UpArgs),
     /// Run the daemon of one machine of a cluster
     Host(host::HostArgs),
-    /// Run the stateless deciders of a cluster
+    /// Run the controllers of a cluster
     Controller(controller::ControllerArgs),
-    /// Say whether all is well, or what to do first
+    /// Show the health of the cluster and what to do
     Status(status::StatusArgs),
-    /// See the machines of the cluster, drain them and take them back
+    /// Show what was decided and done, by which process or operator, and why
+    Events(events::EventsArgs),
+    /// List, drain and undrain the hosts of the cluster
     #[command(subcommand)]
     Hosts(hosts::HostsCommand),
     /// Run Redis clusters
     #[command(subcommand)]
     Redis(redis::RedisCommand),
+    /// Create topics, publish to them and consume them
+    #[command(subcommand)]
+    Topics(topics::TopicsCommand),
+    /// List and delete subscriptions of topics
+    #[command(subcommand)]
+    Subscriptions(subscriptions::SubscriptionsCommand),
+    /// Create namespaces of topics and set their limits
+    #[command(subcommand)]
+    Namespaces(namespaces::NamespacesCommand),
+    /// List, unload and activate the brokers of topics
+    #[command(subcommand)]
+    Brokers(brokers::BrokersCommand),
+    /// Register schemas of messages, check changes, bind them to topics
+    #[command(subcommand)]
+    Schemas(schemas::SchemasCommand),
+    /// Manage documents: databases, collections, keys, nodes
+    #[command(subcommand)]
+    Docs(docs::DocsCommand),
     /// Update the software of the hosts
     #[command(subcommand)]
     Fleet(fleet::FleetCommand),
-    /// Read, write, serve and keep the metadata
+    /// Manage users, service accounts, access keys, roles and grants
+    #[command(subcommand)]
+    Access(access::AccessCommand),
+    /// Read, write, serve and back up the metadata
     #[command(subcommand)]
     Meta(meta::MetaCommand),
     /// Show what a placement would move, without moving anything
     Plan(plan::PlanArgs),
-    /// Look into a directory of replicated logs that no process has open
+    /// List, move and check replicated logs
     Log(log::LogArgs),
     /// Check and show the settings
     #[command(subcommand)]
     Config(config::ConfigCommand),
-    /// Measure this build beside its peers, on this machine
+    /// Benchmark this build and its peers on this machine
     Bench(bench::BenchArgs),
     /// Print reference pages
     #[command(subcommand)]
@@ -119,7 +143,7 @@ fn epilogue() -> String {
     for exit in Exit::ALL {
         text.push_str(&format!("  {:>3}  {}\n", exit.code(), exit.meaning()));
     }
-    text.push_str("\nEverything binds to this machine only, unless told otherwise. Manual: docs/operate.md");
+    text.push_str("\nEverything binds to loopback by default. Manual: docs/operate.md");
     text
 }
 

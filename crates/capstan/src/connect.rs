@@ -1,13 +1,19 @@
-//! How an operator's command finds the metadata store: what was told, else what `capstan up` left behind, else the default.
+//! How does an operator's command find the metadata store? By the settings, else by the file of a running `capstan up`,
+//! else by the default.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use capstan_meta::Store;
+use capstan_meta::backoff::Backoff;
 use capstan_meta::etcd::{Etcd, EtcdIdentity, EtcdOptions, EtcdTls, EtcdUser};
+use capstan_meta::{MetaError, Store};
 
 use crate::config::{Layers, Meta, Origin};
 use crate::daemon::Endpoints;
+
+/// Pauses between attempts of a daemon to connect to the store.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// Connects to the store that the settings name.
 pub(crate) async fn connect(meta: &Meta) -> Result<Store> {
@@ -27,6 +33,26 @@ pub(crate) async fn connect(meta: &Meta) -> Result<Store> {
     Ok(Store::new(store))
 }
 
+/// The same for a daemon: waits for a store that does not respond yet. Daemons start in any order.
+pub(crate) async fn connect_patiently(meta: &Meta) -> Result<Store> {
+    let mut retry = Backoff::new(RETRY.0, RETRY.1, u64::from(std::process::id()));
+    loop {
+        match connect(meta).await {
+            Err(error) if is_unavailable(&error) => {
+                let endpoints = meta.endpoints.join(",");
+                tracing::warn!(endpoints, cause = %error.root_cause(), "cannot reach metadata store, will retry");
+            }
+            other => return other,
+        }
+        tokio::time::sleep(retry.next_wait()).await;
+    }
+}
+
+fn is_unavailable(error: &anyhow::Error) -> bool {
+    let known = error.chain().find_map(|cause| cause.downcast_ref::<MetaError>());
+    known.is_some_and(|known| matches!(known, MetaError::Unavailable(_)))
+}
+
 fn tls(meta: &Meta) -> Result<Option<EtcdTls>> {
     let Some(ca) = &meta.tls.ca else { return Ok(None) };
     let identity = match &meta.tls.identity {
@@ -41,7 +67,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Takes the endpoint of a `capstan up` in the data directory, if nobody said anything about endpoints.
+/// Uses the endpoint of a `capstan up` in the data directory, if no endpoint is set.
 pub(crate) fn discover(layers: &Layers, meta: &mut Meta) {
     let told =
         |path: &str| layers.settings.get(path).is_some_and(|setting| setting.origin != Origin::Default);

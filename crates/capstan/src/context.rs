@@ -1,4 +1,4 @@
-//! What every command has at hand: the options, the settings, stdout, and the way to the metadata store.
+//! What every command uses: the options, the settings, stdout, and the metadata store.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use crate::connect;
 use crate::logging::LogFormat;
 use crate::output::Out;
 
-/// What a command has at hand.
+/// The context of a command.
 pub(crate) struct Context {
     /// The options that all commands share.
     pub(crate) options: Options,
-    /// Where data goes.
+    /// The output for data.
     pub(crate) out: Out,
-    /// Settings by the command's own flags, such as `--dir`.
+    /// Settings from the command's own flags, such as `--dir`.
     pub(crate) flags: Vec<Flag>,
 }
 
@@ -29,7 +29,7 @@ impl Context {
         Context { options, out, flags: Vec::new() }
     }
 
-    /// The settings, layer over layer, right or wrong.
+    /// All layers of settings, valid or not.
     pub(crate) fn layers(&self) -> Result<Layers> {
         let file = self.options.config.as_deref().map(read).transpose()?;
         Ok(Layers::of(&Sources { file, environment: std::env::vars().collect(), flags: self.flags() }))
@@ -40,12 +40,17 @@ impl Context {
         Ok(Config::of(&self.layers()?)?)
     }
 
-    /// The metadata store that this command works on.
+    /// The metadata store for this command.
     pub(crate) async fn store(&self) -> Result<Store> {
         let layers = self.layers()?;
         let mut config = Config::of(&layers)?;
         connect::discover(&layers, &mut config.meta);
         connect::connect(&config.meta).await
+    }
+
+    /// The operator: the current user.
+    pub(crate) fn operator(&self) -> String {
+        std::env::var("USER").unwrap_or_else(|_| "operator".to_owned())
     }
 
     fn flags(&self) -> Vec<Flag> {
@@ -75,7 +80,7 @@ fn read(path: &Path) -> Result<(std::path::PathBuf, String)> {
         .with_context(|| format!("cannot read the settings file {}", path.display()));
     match text {
         Ok(text) => Ok((path.to_owned(), text)),
-        // A missing settings file is a mistake in the configuration, not a failure of the command.
+        // A missing settings file is an error in the configuration, not a failure of the command.
         Err(error) => Err(crate::config::Invalid(vec![format!("{error:#}")]).into()),
     }
 }

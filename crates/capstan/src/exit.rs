@@ -1,9 +1,10 @@
-//! What the exit code of a command says, and which error leads to which code. Scripts may rely on these numbers.
+//! The exit codes of commands, and the code for each error. Scripts may rely on these numbers.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use capstan_access::{AccessError, Refused};
 use capstan_control::ControlError;
 use capstan_control::tasks::Failure;
 use capstan_fleet::FleetError;
@@ -11,39 +12,42 @@ use capstan_meta::embedded::{OpenError, RestoreError};
 use capstan_meta::wire::ServeError;
 use capstan_meta::{MetaError, Remedy};
 use capstan_redis::broker::BrokerError;
+use capstan_schemas::SchemaError;
+use capstan_topics::TopicsError;
 
 use crate::config;
+use crate::daemon::InUse;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Done.
     Done,
-    /// The command worked and the answer is no: not found, not ready, refused.
+    /// The command worked and the result is negative: not found, not ready, refused.
     Failed,
-    /// The command line makes no sense.
+    /// Invalid command line.
     Usage,
-    /// Not yet: what was asked about is under way.
+    /// Not yet: in progress.
     Waiting,
     /// The configuration is not valid.
     Config,
     /// The metadata store cannot be reached.
     Unavailable,
-    /// Capstan itself is at fault.
+    /// An internal error.
     Internal,
-    /// An address to listen on is taken.
+    /// An address to listen on is in use.
     AddressInUse,
     /// The data directory is open in another process.
     Locked,
-    /// The disk is full or failed, or what is on it is not what was written.
+    /// The disk is full or failed, or its data is damaged.
     Storage,
-    /// It may or may not have happened: look, then decide.
+    /// The outcome is unknown.
     Unknown,
     /// The data directory was written by a newer version.
     NewerData,
     /// User, password or permission.
     Denied,
-    /// A second signal came before the stop was over.
+    /// A second signal arrived during shutdown.
     Aborted,
 }
 
@@ -90,19 +94,19 @@ impl Exit {
     pub(crate) fn meaning(self) -> &'static str {
         match self {
             Exit::Done => "done",
-            Exit::Failed => "the answer is no: not found, not green, refused",
-            Exit::Usage => "the command line makes no sense",
-            Exit::Waiting => "not yet: it is under way or waits for something",
+            Exit::Failed => "the result is negative: not found, not green, refused",
+            Exit::Usage => "invalid command line",
+            Exit::Waiting => "not yet: in progress or waiting",
             Exit::Config => "the configuration is not valid; nothing was started",
             Exit::Unavailable => "the metadata store cannot be reached; nothing was changed",
-            Exit::Internal => "a fault of Capstan itself",
-            Exit::AddressInUse => "an address to listen on is taken",
+            Exit::Internal => "internal error of Capstan",
+            Exit::AddressInUse => "an address to listen on is in use",
             Exit::Locked => "the data directory is open in another process",
             Exit::Storage => "the disk is full or failed, or the data on it is damaged",
-            Exit::Unknown => "it may or may not have happened: look, then decide",
+            Exit::Unknown => "the outcome is unknown: check the state, then decide",
             Exit::NewerData => "the data directory was written by a newer version",
             Exit::Denied => "user, password or permission",
-            Exit::Aborted => "a second signal came before the stop was over",
+            Exit::Aborted => "a second signal arrived during shutdown",
         }
     }
 
@@ -130,7 +134,8 @@ pub(crate) struct CannotListen {
 fn advice(cause: &std::io::Error, setting: &str) -> String {
     match cause.kind() {
         ErrorKind::AddrInUse => format!(
-            "\nAnother process listens there. Stop it, or choose other ports with --port-base N or --set {setting}=ip:port."
+            "\nAnother process listens there. Stop it, or choose another port with --set {setting}=ip:port (`capstan up`: \
+             also --port-base N)."
         ),
         ErrorKind::PermissionDenied => "\nPorts below 1024 need a privileged user.".to_owned(),
         _ => String::new(),
@@ -140,6 +145,9 @@ fn advice(cause: &std::io::Error, setting: &str) -> String {
 fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if cause.is::<config::Invalid>() {
         return Some(Exit::Config);
+    }
+    if cause.is::<InUse>() {
+        return Some(Exit::Locked);
     }
     if cause.is::<Failure>() {
         return Some(Exit::Internal);
@@ -151,7 +159,7 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
             Exit::Failed
         });
     }
-    // Errors that stand for others are asked themselves: what they wrap is not always in the chain.
+    // Wrapper errors are inspected themselves: what they wrap is not always in the chain.
     match (cause.downcast_ref::<ControlError>(), cause.downcast_ref::<ServeError>()) {
         (Some(error), _) => return Some(of_control(error)),
         (_, Some(ServeError::Store(error))) => return Some(of_meta(error)),
@@ -166,7 +174,26 @@ fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(error) = cause.downcast_ref::<BrokerError>() {
         return Some(of_broker(error));
     }
+    if let Some(error) = cause.downcast_ref::<AccessError>() {
+        return Some(of_access(error));
+    }
+    if cause.is::<Refused>() {
+        return Some(Exit::Denied);
+    }
+    let remedy = cause.downcast_ref::<SchemaError>().map(SchemaError::remedy);
+    if let Some(remedy) = remedy.or_else(|| cause.downcast_ref::<TopicsError>().map(TopicsError::remedy)) {
+        return Some(of_remedy(remedy));
+    }
     cause.downcast_ref::<OpenError>().map(of_open).or_else(|| cause.downcast_ref::<MetaError>().map(of_meta))
+}
+
+/// What a service's error means to a script, where nothing more is known than what to do about it.
+fn of_remedy(remedy: Remedy) -> Exit {
+    match remedy {
+        Remedy::Reject | Remedy::Refresh | Remedy::Fenced => Exit::Failed,
+        Remedy::Retry => Exit::Unavailable,
+        Remedy::Report => Exit::Internal,
+    }
 }
 
 fn of_control(error: &ControlError) -> Exit {
@@ -175,6 +202,8 @@ fn of_control(error: &ControlError) -> Exit {
         ControlError::BadValue(_) => Exit::Storage,
         ControlError::UnknownHost(_)
         | ControlError::NothingToDrain(_)
+        | ControlError::StillUp(_)
+        | ControlError::HoldsData { .. }
         | ControlError::Contended { .. }
         | ControlError::InvalidName(_) => Exit::Failed,
     }
@@ -184,6 +213,7 @@ fn of_fleet(error: &FleetError) -> Exit {
     match error {
         FleetError::Store(error) => of_meta(error),
         FleetError::BadValue(_) => Exit::Storage,
+        FleetError::StillRunning(_) => Exit::Waiting,
         FleetError::NotFound(_)
         | FleetError::UnknownHost(_)
         | FleetError::NothingUnderWay
@@ -196,7 +226,7 @@ fn of_fleet(error: &FleetError) -> Exit {
     }
 }
 
-/// What the broker refuses is an answer; what the store cannot do is the store's.
+/// A rejection by the broker is a result; errors of the store keep their own code.
 fn of_broker(error: &BrokerError) -> Exit {
     match error {
         BrokerError::Store(error) => of_meta(error),
@@ -208,19 +238,30 @@ fn of_broker(error: &BrokerError) -> Exit {
     }
 }
 
+fn of_access(error: &AccessError) -> Exit {
+    match error {
+        AccessError::Store(error) => of_meta(error),
+        AccessError::BadValue(_) => Exit::Storage,
+        AccessError::NotFound(_)
+        | AccessError::Exists(_)
+        | AccessError::Invalid(_)
+        | AccessError::Contended(_) => Exit::Failed,
+    }
+}
+
 fn of_open(error: &OpenError) -> Exit {
     match error {
         OpenError::Locked(_) => Exit::Locked,
         OpenError::Newer { .. } => Exit::NewerData,
-        OpenError::Corrupt { .. } | OpenError::Unusable { .. } => Exit::Storage,
+        OpenError::Corrupt { .. } | OpenError::Unusable { .. } | OpenError::Unfinished(_) => Exit::Storage,
+        OpenError::NotEmpty(_) => Exit::Failed,
     }
 }
 
 fn of_restore(error: &RestoreError) -> Exit {
     match error {
         RestoreError::Open(error) => of_open(error),
-        RestoreError::Damaged(_) | RestoreError::Io(_) | RestoreError::Write(_) => Exit::Storage,
-        RestoreError::NotEmpty(_) => Exit::Failed,
+        RestoreError::Damaged(_) | RestoreError::Io(_) => Exit::Storage,
     }
 }
 

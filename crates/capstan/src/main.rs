@@ -1,6 +1,6 @@
-//! The `capstan` binary: configuration, command line, composing of roles; nothing clever.
+//! The `capstan` binary: configuration, command line, composition of roles.
 //!
-//! Read first: [`cli`] (what can be typed), [`config`] (what can be set), [`exit`] (how it ends).
+//! Read first: [`cli`] (the commands), [`config`] (the settings), [`exit`] (the exit codes).
 
 mod bench;
 mod catalogue;
@@ -27,8 +27,8 @@ use crate::exit::Exit;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // The allocator asks for huge pages; a process that needs 2 MB would show 10. First of all, because a page that is
-    // huge stays so. Where the kernel does not know the wish, nothing is lost.
+    // The allocator requests huge pages, with which a process of 2 MB would use 10. Disabled first of all, because a
+    // huge page stays one. A kernel without this option ignores it.
     #[cfg(target_os = "linux")]
     let _ = nix::sys::prctl::set_thp_disable(true);
     allow_open_files();
@@ -46,12 +46,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Systems allow a thousand open files by default and many more to who asks: every client is one.
+/// Raises the limit of open files: the default is about a thousand, and every client is one.
 fn allow_open_files() {
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
         && soft < hard
     {
-        // Whoever is refused goes on with what there is.
+        // Without permission the process continues with the present limit.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
@@ -61,12 +61,12 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(commands::run(cli.command, &mut context));
     context.out.flush()?;
-    // What was cancelled may sit in a blocking call: the process does not wait for it.
+    // Cancelled tasks may be in a blocking call: the process does not wait for them.
     runtime.shutdown_background();
     result
 }
 
-/// Help and version are no errors; everything else about the command line is.
+/// Help and version are not errors; everything else about the command line is.
 fn usage(error: &clap::Error) -> Exit {
     let printed = error.print();
     if error.use_stderr() || printed.is_err() { Exit::Usage } else { Exit::Done }

@@ -1,13 +1,14 @@
-//! Where results go: data to stdout as a table or as JSON, everything else to stderr.
+//! How are results printed? Data to stdout as a table or as JSON, everything else to stderr.
 
-use std::io::{self, Write};
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal as _, Write};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
-/// Form of the data on stdout: for people or for programs.
+/// The format of the data on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     #[default]
@@ -15,9 +16,9 @@ pub(crate) enum Format {
     Json,
 }
 
-/// The one place that writes to stdout.
+/// The only place that writes to stdout.
 pub(crate) struct Out {
-    /// What the user asked for.
+    /// The requested format.
     pub(crate) format: Format,
     stdout: Box<dyn Write + Send>,
 }
@@ -34,17 +35,17 @@ impl Out {
         self.bytes(b"\n")
     }
 
-    /// For whoever writes by itself.
+    /// The writer, for callers that format themselves.
     pub(crate) fn writer(&mut self) -> &mut dyn Write {
         &mut self.stdout
     }
 
-    /// Data as it is.
+    /// Writes raw data.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.stdout.write_all(bytes).context("cannot write to stdout")
     }
 
-    /// Makes what was written visible: for commands that go on afterwards.
+    /// Flushes the output: for commands that keep running.
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.stdout.flush().context("cannot write to stdout")
     }
@@ -55,6 +56,11 @@ impl Out {
         self.line(text)
     }
 
+    /// A collection: an object with the items under their plural name, so that it can get more fields.
+    pub(crate) fn json_list(&mut self, name: &str, items: &impl Serialize) -> Result<()> {
+        self.json(&BTreeMap::from([(name, items)]))
+    }
+
     /// One JSON document on one line, for streams.
     pub(crate) fn json_line(&mut self, value: &impl Serialize) -> Result<()> {
         let text = serde_json::to_string(value)?;
@@ -62,7 +68,7 @@ impl Out {
         self.flush()
     }
 
-    /// A table without lines; the last column takes what room is left.
+    /// A table without borders; the last column takes the remaining width.
     pub(crate) fn table<const N: usize>(&mut self, header: [&str; N], rows: Vec<[String; N]>) -> Result<()> {
         let mut table = Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -78,12 +84,30 @@ impl Out {
     }
 }
 
-/// Talk for people, on stderr. A closed stderr is nobody's problem.
+/// Prints a message for the user on stderr. A closed stderr is ignored.
 pub(crate) fn say(text: impl AsRef<str>) {
     let _ = writeln!(io::stderr().lock(), "{}", text.as_ref());
 }
 
-/// Whether the error only says that the reader of our stdout has gone away (`capstan ... | head`).
+/// Asks for confirmation before data is destroyed: the name must be typed. Without a terminal `--yes` is required.
+pub(crate) fn confirm(lost: &str, name: &str, yes: bool) -> Result<()> {
+    if yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() {
+        bail!("{lost}\nNothing was changed. Add --yes to confirm.");
+    }
+    say(lost);
+    let _ = write!(io::stderr().lock(), "Type {name} to continue: ");
+    let mut typed = String::new();
+    io::stdin().read_line(&mut typed).context("cannot read the answer")?;
+    if typed.trim() != name {
+        bail!("nothing was changed");
+    }
+    Ok(())
+}
+
+/// Whether the error only means that the reader of stdout has gone (`capstan ... | head`).
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -1,4 +1,4 @@
-//! Closed-loop load: so many clients, each sending its next request when the last one was answered, for so long.
+//! Closed-loop load: a number of clients, each sending its next request after the previous answer, for a given time.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -7,26 +7,28 @@ use anyhow::{Result, ensure};
 use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
-/// What a load achieved.
+/// The result of a load.
 #[derive(Debug)]
 pub(crate) struct Load {
-    /// Requests answered a second, over all clients.
+    /// Answered requests per second, over all clients.
     pub(crate) rate: f64,
     /// Median time of one request, in milliseconds.
     pub(crate) p50_ms: f64,
+    /// 99 of 100 requests took at most this, in milliseconds.
+    pub(crate) p99_ms: f64,
 }
 
-/// The part of a cell that is not counted: connections, caches and pages get warm.
+/// The share of a run that is not counted, while connections and caches warm up.
 const WARM_UP_SHARE: u32 = 5;
 
-/// Fewer answers than this are no rate: a disk that stalls for as long as the cell lasts looks like none at all.
+/// The minimum number of answers for a rate: fewer mean that the disk stalled during the run.
 const ENOUGH_ANSWERS: u64 = 10;
-/// A cell with too few answers is measured again for so many times as long, until one would take [`LONGEST`].
+/// The factor by which a run with too few answers is extended, up to [`LONGEST`].
 const LONGER: u32 = 4;
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Runs `clients` loops for `time`, or longer where that brings too few answers; each request is made by the closure
-/// from (client, number of the request).
+/// Runs `clients` loops for `time`, or longer if there are too few answers; the closure makes each request from
+/// (client, number of the request).
 pub(crate) async fn load<Request, Answer>(clients: usize, time: Duration, request: Request) -> Result<Load>
 where
     Request: Fn(usize, u64) -> Answer + Clone + Send + 'static,
@@ -37,7 +39,8 @@ where
         let times = answers(clients, time, request.clone()).await?;
         if times.len() >= ENOUGH_ANSWERS {
             let rate = times.len() as f64 / time.as_secs_f64();
-            return Ok(Load { rate, p50_ms: times.value_at_quantile(0.5) as f64 / 1e6 });
+            let ms = |quantile| times.value_at_quantile(quantile) as f64 / 1e6;
+            return Ok(Load { rate, p50_ms: ms(0.5), p99_ms: ms(0.99) });
         }
         ensure!(
             time * LONGER <= LONGEST,
@@ -48,7 +51,7 @@ where
     }
 }
 
-/// How long each request took that was sent and answered within `time`.
+/// The time of each request that was sent and answered within `time`.
 async fn answers<Request, Answer>(clients: usize, time: Duration, request: Request) -> Result<Histogram<u64>>
 where
     Request: Fn(usize, u64) -> Answer + Clone + Send + 'static,
@@ -92,17 +95,17 @@ where
     Ok(times)
 }
 
-/// A histogram of nanoseconds, exact to one part in a thousand.
+/// A histogram of nanoseconds with a precision of one part in a thousand.
 pub(crate) fn histogram() -> Result<Histogram<u64>> {
     Ok(Histogram::new(3)?)
 }
 
-/// Nanoseconds of a duration; five centuries are enough.
+/// The nanoseconds of a duration; enough for five centuries.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The middle one of some figures (the lower middle of an even number).
+/// The median (the lower one of an even number).
 pub(crate) fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len().saturating_sub(1) / 2).copied().unwrap_or_default()

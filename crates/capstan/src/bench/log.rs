@@ -23,7 +23,7 @@ use super::load::{histogram, load, median, nanos};
 use super::workdir::WorkDir;
 use super::{Row, Scale, progress};
 
-/// How the figures were made, in one paragraph.
+/// How the figures are measured, in one paragraph.
 pub(crate) const METHOD: &str = "\
 Entries of 1 KiB. The bare loop appends 64 of them to a file and calls `fdatasync`, again and again, and does nothing \
 else; a second one writes over a file that has its full length already. Ours has 64 appenders, each waiting for its \
@@ -42,7 +42,7 @@ reading is from the page cache, checksums verified. Opening is of 1 GiB in 1,000
 const ENTRY: usize = 1024;
 const APPENDERS: usize = 64;
 const LOGS: usize = 1_000;
-/// What is read back at once.
+/// Bytes per read.
 const READ: usize = 1024 * 1024;
 
 /// Sizes of one run.
@@ -52,7 +52,7 @@ struct Size {
     cell: Duration,
     /// Bytes in the directory that is read and opened.
     bytes: usize,
-    /// Appends whose way to a reader is timed.
+    /// Appends whose latency to a reader is measured.
     tails: usize,
 }
 
@@ -110,13 +110,13 @@ async fn append_rows(size: Size, dir: &Path) -> Result<Vec<Row>> {
     ])
 }
 
-/// What a bare loop of write and sync reaches.
+/// The result of a bare loop of write and sync.
 struct Bare {
     rate: f64,
     p99_ms: f64,
 }
 
-/// Writes batches of entries and syncs each; over a file of this length, or at the end of one that grows.
+/// Writes batches of entries and syncs each, either overwriting a file of this length or appending to a growing one.
 fn bare_loop(path: &Path, batch: usize, time: Duration, filled: usize) -> Result<Bare> {
     let mut file = File::create(path)?;
     if filled > 0 {
@@ -146,7 +146,7 @@ fn bare_loop(path: &Path, batch: usize, time: Duration, filled: usize) -> Result
 /// Hosts in this process that hold the same logs.
 struct Cluster {
     hosts: Vec<Host>,
-    /// As the primary has them.
+    /// The primary's handles.
     logs: Vec<Log>,
     _sessions: Vec<Session>,
 }
@@ -192,7 +192,7 @@ impl Cluster {
     }
 }
 
-/// A primary begins an epoch before it takes appends; waits for that.
+/// Waits until the primary has begun its epoch and accepts appends.
 async fn first_append(log: &Log) -> Result<()> {
     let begin = Instant::now();
     loop {
@@ -212,7 +212,7 @@ fn entry() -> Bytes {
     Bytes::from(vec![7; ENTRY])
 }
 
-/// A directory in use writes over its journal; a new one has to make it first. Twice what makes a checkpoint due.
+/// Fills the journal once: a directory in use overwrites it. Twice the checkpoint interval.
 async fn warm(log: &Log) -> Result<()> {
     let bytes = 2 * Options::default().checkpoint_bytes as usize;
     for _ in 0..bytes / (256 * ENTRY) {
@@ -221,7 +221,7 @@ async fn warm(log: &Log) -> Result<()> {
     Ok(())
 }
 
-/// Committed entries a second.
+/// Committed entries per second.
 async fn append_rate(dir: &Path, holders: usize, logs: usize, time: Duration) -> Result<f64> {
     let cluster = Cluster::start(dir, holders, logs).await?;
     warm(&cluster.logs[0]).await?;
@@ -240,7 +240,7 @@ async fn append_rate(dir: &Path, holders: usize, logs: usize, time: Duration) ->
     Ok(rate)
 }
 
-/// From append to reader, one at a time.
+/// Latency from append to reader, one at a time.
 async fn tail_row(size: Size, dir: &Path) -> Result<Row> {
     progress("tail latency");
     let bare = bare_loop(&dir.join("bare"), 1, size.cell, 0)?;
@@ -279,7 +279,7 @@ async fn directory_rows(size: Size, dir: &Path) -> Result<Vec<Row>> {
     copy_dir(&place, &killed)?;
     disk.close().await?;
     drop(disk);
-    // The copy is to be read from disk or cache as it would be; that it is written back is not part of opening.
+    // Flushed before: writing the copy back is not part of opening.
     nix::unistd::sync();
     let scale = size.bytes as f64 / (10.0 * 1024.0 * 1024.0 * 1024.0);
     let begin = Instant::now();
@@ -310,6 +310,7 @@ async fn fill(disk: &Disk, bytes: usize) -> Result<()> {
             epoch: capstan_log::LogEpoch(1),
             offset: Offset(offset as u64),
             kind: capstan_log::EntryKind::Data,
+            time: Duration::ZERO,
             data: entry(),
         });
         let entries: Vec<_> = entries.collect();
@@ -339,8 +340,8 @@ fn read_all(disk: &Disk) -> Result<usize> {
     Ok(bytes)
 }
 
-/// A copy of the directory of a running process is what kill -9 leaves behind; the checkpoint first, because what it
-/// speaks of is in the other files by then.
+/// A copy of a running process's directory is what kill -9 leaves behind; the checkpoint is copied first, because
+/// everything it refers to is in the other files by then.
 fn copy_dir(from: &Path, to: &Path) -> Result<()> {
     std::fs::create_dir_all(to)?;
     let checkpoint = from.join("checkpoint");

@@ -1,8 +1,8 @@
-//! What the figures were measured on: every benchmark page says it.
+//! The machine that the figures were measured on; every benchmark page shows it.
 
 use std::path::Path;
 
-/// A line a fact: name and value.
+/// One line per fact: name and value.
 pub(crate) fn facts(dir: &Path) -> Vec<(&'static str, String)> {
     vec![
         ("Processor", processor()),
@@ -39,16 +39,16 @@ fn kernel() -> String {
     format!("Linux {}", release.trim())
 }
 
-/// How busy the machine is while we look: figures of a busy machine are figures of its neighbours, too.
+/// The load average: figures of a busy machine include its other load.
 fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').take(3).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether this process, and with it the servers that it starts, goes before others (`chrt -r 10 capstan bench ...`).
+/// Whether this process, and the servers it starts, run with real-time priority (`chrt -r 10 capstan bench ...`).
 fn scheduling() -> &'static str {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The policy is field 41; the name in parentheses (field 2) may hold blanks.
+    // The policy is field 41; the name in parentheses (field 2) may contain blanks.
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     match after_name.split(' ').nth(41 - 3) {
         Some("0") => "normal",
@@ -57,7 +57,7 @@ fn scheduling() -> &'static str {
     }
 }
 
-/// Type of the file system that the directory is on: the mount with the longest path that holds it.
+/// The file system type of the directory: the longest mount point that contains it.
 fn filesystem(dir: &Path) -> String {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();

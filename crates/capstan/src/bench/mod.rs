@@ -4,10 +4,12 @@ mod load;
 mod log;
 mod machine;
 mod meta;
+mod nats;
 mod page;
 mod peer;
 mod placement;
 mod redis;
+mod topics;
 mod workdir;
 
 use std::path::Path;
@@ -33,11 +35,14 @@ pub(crate) enum Area {
     Redis,
     /// A move of Redis slots beside redis-cli --cluster reshard
     RedisMove,
+    /// Topics beside RabbitMQ and NATS JetStream
+    Topics,
 }
 
 impl Area {
     /// Every area, in the order of the page.
-    pub(crate) const ALL: &[Area] = &[Area::Meta, Area::Placement, Area::Log, Area::Redis, Area::RedisMove];
+    pub(crate) const ALL: &[Area] =
+        &[Area::Meta, Area::Placement, Area::Log, Area::Redis, Area::RedisMove, Area::Topics];
 
     /// The area's heading and what its rows say.
     pub(crate) fn title(self) -> &'static str {
@@ -47,6 +52,7 @@ impl Area {
             Area::Log => "Replicated log",
             Area::Redis => "Redis proxy",
             Area::RedisMove => "Moving Redis slots",
+            Area::Topics => "Topics",
         }
     }
 
@@ -58,6 +64,7 @@ impl Area {
             Area::Log => log::METHOD,
             Area::Redis => redis::METHOD,
             Area::RedisMove => redis::moving::METHOD,
+            Area::Topics => topics::METHOD,
         }
     }
 
@@ -72,6 +79,7 @@ impl Area {
             Area::Log => log::rows(scale, dir).await,
             Area::Redis => redis::rows(scale, dir).await,
             Area::RedisMove => redis::moving::rows(scale, dir).await,
+            Area::Topics => topics::rows(scale, dir).await,
         }
     }
 }
@@ -85,7 +93,7 @@ pub(crate) enum Scale {
     Quick,
 }
 
-/// Tells whoever waits what is being measured.
+/// Prints what is being measured.
 fn progress(text: &str) {
     output::say(format!("measuring {text}"));
 }
@@ -97,7 +105,7 @@ pub(crate) struct Row {
     pub(crate) row: String,
     /// Our figure.
     pub(crate) ours: f64,
-    /// Who is compared with.
+    /// The peer.
     pub(crate) peer: String,
     /// The peer's figure.
     pub(crate) theirs: f64,

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::{Area, Better, Row, machine};
 
-/// The whole page for what was just measured; files went below `dir`.
+/// The whole page for the measured areas; files were below `dir`.
 pub(crate) fn page(measured: &[(Area, Vec<Row>)], dir: &Path) -> String {
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `make bench` (`capstan bench all --write docs/benchmarks.md`); do not edit. Ratio: how \
@@ -52,7 +52,7 @@ fn section(area: Area, rows: &[Row]) -> String {
     text
 }
 
-/// A figure with three digits that matter, thousands apart.
+/// A figure with three significant digits and thousands separators.
 pub(crate) fn figure(value: f64) -> String {
     if value < 10.0 {
         return format!("{value:.2}");
@@ -71,7 +71,7 @@ pub(crate) fn figure(value: f64) -> String {
     text
 }
 
-/// A ratio as people read it.
+/// A ratio for the page.
 pub(crate) fn ratio(value: f64) -> String {
     if value.is_finite() { format!("{value:.2} x") } else { "-".to_owned() }
 }

@@ -1,4 +1,4 @@
-//! Servers under measurement: real processes of their own, on free ports, each in its own directory on the same disk.
+//! The measured servers: separate processes on free ports, each in its own directory on the same disk.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -12,23 +12,23 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
-/// A server that does not answer within this has failed.
+/// Timeout for a start.
 const START_DEADLINE: Duration = Duration::from_secs(120);
-/// A server that does not end within this after SIGTERM has failed.
+/// Timeout from SIGTERM to exit.
 const STOP_DEADLINE: Duration = Duration::from_secs(60);
-/// How often a starting server is asked; short, because starts are measured.
+/// How often a starting server is polled; short, because starts are measured.
 const POLL_EVERY: Duration = Duration::from_millis(2);
 
-/// Which server.
+/// The kind of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// `capstan meta serve` of this very binary.
+    /// `capstan meta serve` of this binary.
     Ours,
-    /// `etcd` from the PATH, one node, as it comes.
+    /// `etcd` from the PATH, one node, default settings.
     Etcd,
 }
 
-/// A server that can be started, stopped, killed and started again on the same data.
+/// A server that can be started, stopped, killed and restarted on the same data.
 pub(crate) struct Peer {
     kind: Kind,
     dir: PathBuf,
@@ -38,7 +38,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// A server with an empty directory of its own below `dir`; not started yet.
+    /// A server with its own empty directory below `dir`; not started yet.
     pub(crate) fn new(kind: Kind, dir: &Path) -> Result<Peer> {
         let dir = dir.join(match kind {
             Kind::Ours => "capstan",
@@ -49,7 +49,7 @@ impl Peer {
         Ok(Peer { kind, dir, port, peer_port, child: None })
     }
 
-    /// Starts it and says how long it took until it answered a linearizable read.
+    /// Starts it and returns the time until it answered a linearizable read.
     pub(crate) async fn start(&mut self) -> Result<Duration> {
         let log = File::options().create(true).append(true).open(self.dir.join("server.log"))?;
         let begin = Instant::now();
@@ -110,17 +110,17 @@ impl Peer {
         Ok(Client::connect([format!("127.0.0.1:{}", self.port)], None).await?)
     }
 
-    /// Memory that it holds now, in MiB.
+    /// Its resident memory in MiB.
     pub(crate) fn rss_mib(&self) -> Result<f64> {
         rss_mib(self.pid()?)
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM and waits for the exit.
     pub(crate) async fn stop(&mut self) -> Result<()> {
         self.end(Signal::SIGTERM).await
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Sends SIGKILL and waits for the exit.
     pub(crate) async fn kill9(&mut self) -> Result<()> {
         self.end(Signal::SIGKILL).await
     }
@@ -139,7 +139,7 @@ impl Peer {
     }
 }
 
-/// Memory that a process holds now, in MiB.
+/// The resident memory of a process in MiB.
 pub(super) fn rss_mib(pid: u32) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
@@ -147,14 +147,14 @@ pub(super) fn rss_mib(pid: u32) -> Result<f64> {
     Ok(kib / 1024.0)
 }
 
-/// Two ports that nobody listens on just now.
+/// Two ports that are free at the moment.
 pub(super) fn free_ports() -> Result<[u16; 2]> {
     let listen = || TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     let (one, two) = (listen()?, listen()?);
     Ok([one.local_addr()?.port(), two.local_addr()?.port()])
 }
 
-/// What `etcd --version` calls itself, or why there is none.
+/// The version from `etcd --version`, or why there is none.
 pub(crate) fn etcd_version() -> Result<String> {
     let output = std::process::Command::new("etcd").arg("--version").output();
     let output =

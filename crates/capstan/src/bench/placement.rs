@@ -1,4 +1,5 @@
-//! How long does a plan take, how much does it move, and how even is the result, beside the usual hash methods?
+//! How long does a plan take, how much does it move, and how balanced is the result, compared with the usual hash
+//! methods?
 
 use std::time::Instant;
 
@@ -8,15 +9,15 @@ use capstan_placement::{Assignment, Cluster, Copies, Node, NodeName, NodeState, 
 
 use super::Row;
 
-/// How the figures were made, in one paragraph.
+/// How the figures are measured, in one paragraph.
 pub(crate) const METHOD: &str = "Three copies of each shard. Times are the median of the runs of one call that plans \
      a join (names to steps, with its proof), beside the time that rendezvous hashing takes for the layout alone, and \
      beside the limit that the project sets itself. Moves are copies made when a node joins or leaves; spread is the \
      difference between the fullest and the emptiest node afterwards. The ring has 128 points per node.";
 
-/// Points of a node on the ring that is compared with.
+/// Points per node on the ring of the comparison.
 const POINTS: u32 = 128;
-/// Runs of which the median counts.
+/// Number of runs; the median counts.
 const RUNS: usize = 5;
 
 /// Every row of this area.
@@ -34,7 +35,7 @@ pub(crate) fn rows() -> Result<Vec<Row>> {
 struct Work {
     shards: ShardCount,
     copies: Copies,
-    /// The last one is the node that joins.
+    /// The last one is the joining node.
     nodes: Vec<Node>,
 }
 

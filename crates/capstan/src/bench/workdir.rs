@@ -1,10 +1,10 @@
-//! A directory for one area's files, gone when the area has been measured.
+//! A directory for one area's files, removed after the measurement.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Below the directory that the user chose, because that is on the disk to be measured.
+/// Below the user's directory, which is on the disk to be measured.
 pub(super) struct WorkDir(pub(super) PathBuf);
 
 impl WorkDir {

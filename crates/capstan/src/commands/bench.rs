@@ -1,4 +1,4 @@
-//! `capstan bench`: measures this build beside its peers and prints a row a measure.
+//! `capstan bench`: measures this build and its peers and prints one row per measure.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::output::{Format, say};
     or a time.\nExamples:\n  capstan bench meta\n  capstan bench all --write docs/benchmarks.md"
 )]
 pub(crate) struct BenchArgs {
-    /// What to measure: meta, placement, log, redis, redis-move, or all
+    /// What to measure: meta, placement, log, redis, redis-move, topics, or all
     #[arg(value_parser = areas, default_value = "all")]
     area: Areas,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub(crate) async fn run_area(area: Area, how: How, context: &mut Context) -> Res
 
 async fn measure(areas: &[Area], how: &How) -> Result<Vec<(Area, Vec<Row>)>> {
     if cfg!(debug_assertions) {
-        say("capstan: this is a debug build: the figures say nothing about speed; use cargo build --release");
+        say("capstan: this is a debug build, its figures are meaningless; use cargo build --release");
     }
     let scale = if how.quick { Scale::Quick } else { Scale::Full };
     let mut measured = Vec::new();
@@ -84,7 +84,7 @@ async fn measure(areas: &[Area], how: &How) -> Result<Vec<(Area, Vec<Row>)>> {
 fn print(measured: &[(Area, Vec<Row>)], context: &mut Context) -> Result<Exit> {
     let rows: Vec<&Row> = measured.iter().flat_map(|(_, rows)| rows).collect();
     match context.out.format {
-        Format::Json => context.out.json(&rows)?,
+        Format::Json => context.out.json_list("rows", &rows)?,
         Format::Table => {
             let cells = rows.into_iter().map(|row| {
                 let (ours, theirs) = (page_figure(row.ours), page_figure(row.theirs));

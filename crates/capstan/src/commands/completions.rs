@@ -1,4 +1,4 @@
-//! `capstan completions SHELL`: a script that makes the shell complete our commands.
+//! `capstan completions SHELL`: a completion script for a shell.
 
 use anyhow::Result;
 use clap::CommandFactory as _;

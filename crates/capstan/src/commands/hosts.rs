@@ -1,19 +1,21 @@
-//! `capstan hosts`: the machines of the cluster, drained and taken back.
+//! `capstan hosts`: lists the hosts of the cluster, drains and returns them.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use capstan_control::api::{self, DrainReply, HostLine};
 use capstan_control::drain::{DrainChange, DrainPhase, DrainStatus};
+use capstan_control::events;
 use capstan_control::keys::HostId;
-use std::time::{Duration, Instant};
+use capstan_control::time::rfc3339;
+use serde_json::json;
 
-use crate::config::span;
+use crate::commands::wait::{Progress, WaitArg, follow};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum HostsCommand {
-    /// List the hosts that are up, and those that are being drained
+    /// List all known hosts: up, down, being drained
     List,
     /// Print everything about one host
     Show {
@@ -24,26 +26,23 @@ pub(crate) enum HostsCommand {
     Drain(WishArgs),
     /// Ask the services on a drained host to take up work again
     Undrain(WishArgs),
+    /// Remove a host that is permanently down; refused while it holds data
+    Remove {
+        /// The host
+        host: String,
+    },
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct WishArgs {
     /// The host
     host: String,
-    /// Why, for whoever looks at it later
+    /// The reason, recorded for other operators
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
-    /// Wait until it is done, at most this long (such as 30s or 10m)
-    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
-    wait: Option<Duration>,
+    #[command(flatten)]
+    wait: WaitArg,
 }
-
-fn parse_span(text: &str) -> Result<Duration, String> {
-    span(text).ok_or_else(|| "write a time span such as 500ms, 30s or 10m".to_owned())
-}
-
-/// How often a drain is looked at while somebody waits for it.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub(crate) async fn run(command: HostsCommand, context: &mut Context) -> Result<Exit> {
     match command {
@@ -51,6 +50,7 @@ pub(crate) async fn run(command: HostsCommand, context: &mut Context) -> Result<
         HostsCommand::Show { host } => show(&host, context).await,
         HostsCommand::Drain(args) => drain(args, context).await,
         HostsCommand::Undrain(args) => undrain(args, context).await,
+        HostsCommand::Remove { host } => remove(&host, context).await,
     }
 }
 
@@ -94,7 +94,7 @@ async fn show(host: &str, context: &mut Context) -> Result<Exit> {
         ["addresses".to_owned(), pairs(&line.addresses)],
         ["labels".to_owned(), pairs(&line.labels)],
         ["version".to_owned(), line.version.clone()],
-        ["started".to_owned(), when(line.started_at)],
+        ["started".to_owned(), rfc3339(line.started_at)],
     ];
     rows.extend(line.drain.iter().flat_map(drain_rows));
     context.out.table(["FIELD", "VALUE"], rows)?;
@@ -103,7 +103,7 @@ async fn show(host: &str, context: &mut Context) -> Result<Exit> {
 
 fn drain_rows(drain: &DrainStatus) -> Vec<[String; 2]> {
     let mut rows = vec![
-        ["drain asked by".to_owned(), format!("{} at {}", drain.asked_by, when(drain.asked_at))],
+        ["drain asked by".to_owned(), format!("{} at {}", drain.asked_by, rfc3339(drain.asked_at))],
         [
             "drain reason".to_owned(),
             if drain.reason.is_empty() { "-".to_owned() } else { drain.reason.clone() },
@@ -121,35 +121,56 @@ fn drain_rows(drain: &DrainStatus) -> Vec<[String; 2]> {
 
 async fn drain(args: WishArgs, context: &mut Context) -> Result<Exit> {
     let (host, store) = (args.host.parse::<HostId>()?, context.store().await?);
-    let reply = api::drain(&store, &host, &operator(), &args.reason, &[]).await?;
+    let actor = context.operator();
+    let reply = api::drain(&store, &host, &actor, &args.reason, &[]).await?;
+    events::record(&store, &actor, "asked to drain", format!("host {host}"), &args.reason).await;
     let done = |drain: Option<&DrainStatus>| drain.is_some_and(|drain| drain.phase == DrainPhase::Drained);
     settle(&host, reply, args.wait, done, context).await
 }
 
 async fn undrain(args: WishArgs, context: &mut Context) -> Result<Exit> {
     let (host, store) = (args.host.parse::<HostId>()?, context.store().await?);
-    let reply = api::undrain(&store, &host, &operator(), &args.reason).await?;
+    let actor = context.operator();
+    let reply = api::undrain(&store, &host, &actor, &args.reason).await?;
+    events::record(&store, &actor, "asked to undrain", format!("host {host}"), &args.reason).await;
     settle(&host, reply, args.wait, |drain| drain.is_none(), context).await
 }
 
-/// Waits if that was asked for, and says where the drain stands.
+async fn remove(host: &str, context: &mut Context) -> Result<Exit> {
+    let host: HostId = host.parse()?;
+    capstan_console::remove_host(&context.store().await?, &host, &context.operator()).await?;
+    match context.out.format {
+        Format::Json => context.out.json(&json!({ "removed": host }))?,
+        Format::Table => context.out.line(format!("removed host {host}"))?,
+    }
+    Ok(Exit::Done)
+}
+
+/// Waits if requested, and prints the status of the drain.
 async fn settle(
     host: &HostId,
     mut reply: DrainReply,
-    wait: Option<Duration>,
+    wait: WaitArg,
     done: impl Fn(Option<&DrainStatus>) -> bool,
     context: &mut Context,
 ) -> Result<Exit> {
-    let begin = Instant::now();
-    while let Some(wait) = wait
-        && !done(reply.drain.as_ref())
-    {
-        if begin.elapsed() >= wait {
-            let waiting = reply.drain.iter().flat_map(DrainStatus::waiting).collect::<Vec<_>>();
-            bail!("host {host}: not done after {wait:?}; waiting for {}", waiting.join("; "));
+    if let Some(wait) = wait.wait {
+        let (what, check) = (format!("host {host}"), format!("capstan hosts show {host}"));
+        let end = follow(&what, wait, &check, async || {
+            reply.drain = drain_of(host, context).await?;
+            let drain = reply.drain.as_ref();
+            Ok(match done(drain) {
+                true => Progress::Over(Exit::Done),
+                false => {
+                    let waiting: Vec<String> = drain.iter().flat_map(|drain| drain.waiting()).collect();
+                    Progress::Going(format!("waiting for {}", waiting.join("; ")))
+                }
+            })
+        })
+        .await?;
+        if end != Exit::Done {
+            return Ok(end);
         }
-        tokio::time::sleep(LOOK_EVERY).await;
-        reply.drain = drain_of(host, context).await?;
     }
     match context.out.format {
         Format::Json => context.out.json(&reply)?,
@@ -177,29 +198,20 @@ fn sentence(host: &HostId, reply: &DrainReply) -> String {
     }
 }
 
-/// Where a host stands, in a word.
+/// The state of a host, in a word.
 pub(crate) fn standing(line: &HostLine) -> String {
+    let down = line.down_since.map_or_else(|| "down".to_owned(), |at| format!("down since {}", rfc3339(at)));
     let word = match (line.up, line.drain.as_ref().map(|drain| drain.phase)) {
         (true, None) => "up",
-        (false, None) => "down",
+        (false, None) => down.as_str(),
         (_, Some(DrainPhase::Draining)) => "draining",
         (_, Some(DrainPhase::Drained)) => "drained",
         (_, Some(DrainPhase::Returning | DrainPhase::Returned)) => "returning",
     };
-    if line.up || line.drain.is_none() { word.to_owned() } else { format!("{word}, down") }
+    if line.up || line.drain.is_none() { word.to_owned() } else { format!("{word}, {down}") }
 }
 
 fn pairs(map: &std::collections::BTreeMap<String, String>) -> String {
     let pairs: Vec<String> = map.iter().map(|(name, value)| format!("{name}={value}")).collect();
     if pairs.is_empty() { "-".to_owned() } else { pairs.join(" ") }
-}
-
-fn when(seconds: u64) -> String {
-    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_second(seconds).map_or_else(|_| "-".to_owned(), |time| time.to_string())
-}
-
-/// Who asks: the user at the keyboard.
-fn operator() -> String {
-    std::env::var("USER").unwrap_or_else(|_| "operator".to_owned())
 }

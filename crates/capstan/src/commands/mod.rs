@@ -1,21 +1,31 @@
 //! One file a noun: what each command does.
 
+pub(crate) mod access;
+mod bar;
 pub(crate) mod bench;
+pub(crate) mod brokers;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod controller;
+pub(crate) mod docs;
+pub(crate) mod events;
 pub(crate) mod fleet;
 pub(crate) mod host;
 pub(crate) mod hosts;
 pub(crate) mod log;
 pub(crate) mod meta;
+pub(crate) mod namespaces;
 pub(crate) mod plan;
 pub(crate) mod redis;
 pub(crate) mod reference;
 mod remote;
+pub(crate) mod schemas;
 pub(crate) mod status;
+pub(crate) mod subscriptions;
+pub(crate) mod topics;
 pub(crate) mod up;
 pub(crate) mod version;
+mod wait;
 
 use anyhow::Result;
 
@@ -30,15 +40,23 @@ pub(crate) async fn run(command: Command, context: &mut Context) -> Result<Exit>
         Command::Host(args) => host::run(args, context).await,
         Command::Controller(args) => controller::run(args, context).await,
         Command::Status(args) => status::run(args, context).await,
+        Command::Events(args) => events::run(args, context).await,
         Command::Hosts(command) => hosts::run(command, context).await,
         Command::Redis(command) => redis::run(command, context).await,
+        Command::Topics(command) => topics::run(command, context).await,
+        Command::Subscriptions(command) => subscriptions::run(command, context).await,
+        Command::Namespaces(command) => namespaces::run(command, context).await,
+        Command::Brokers(command) => brokers::run(command, context).await,
+        Command::Schemas(command) => schemas::run(command, context).await,
+        Command::Docs(command) => docs::run(command, context).await,
         Command::Fleet(command) => fleet::run(command, context).await,
+        Command::Access(command) => access::run(command, context).await,
         Command::Meta(command) => meta::run(command, context).await,
         Command::Plan(args) => {
             let format = context.out.format;
             plan::run(args, format, context.out.writer()).map(|()| Exit::Done)
         }
-        Command::Log(args) => log::run(args, context.out.writer()).map(|()| Exit::Done),
+        Command::Log(args) => log::run(args, context).await,
         Command::Config(command) => config::run(command, context),
         Command::Bench(args) => bench::run(args, context).await,
         Command::Reference(command) => reference::run(command, context),

@@ -1,4 +1,4 @@
-//! `capstan plan`: what would move if nodes came or went. Reads nothing but its arguments and changes nothing.
+//! `capstan plan`: what would move if nodes joined or left. Reads only its arguments and changes nothing.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -25,7 +25,7 @@ pub(crate) struct PlanArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum PlanCommand {
-    /// Copies of tokens: a grid of who holds what, with the fewest moves
+    /// Copies of tokens: a grid of nodes and tokens, with the fewest moves
     Tokens(TokensArgs),
     /// Slots of a Redis cluster: few contiguous ranges, with the fewest moves
     Slots(SlotsArgs),
@@ -33,19 +33,19 @@ enum PlanCommand {
 
 #[derive(Debug, clap::Args)]
 struct Members {
-    /// Nodes that there are now, separated by commas
+    /// Present nodes, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
     nodes: Vec<String>,
     /// Nodes that join
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     add: Vec<String>,
-    /// Nodes that retire: they serve until their part is elsewhere
+    /// Nodes that retire: they serve until their copies are elsewhere
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     remove: Vec<String>,
     /// Nodes that are lost, with everything on them
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     lose: Vec<String>,
-    /// Relative sizes, such as a=2,b=3; 1 where not given
+    /// Relative sizes, such as a=2,b=3 (default 1)
     #[arg(long, value_name = "NODE=N", value_delimiter = ',')]
     weights: Vec<String>,
 }
@@ -60,10 +60,10 @@ struct TokensArgs {
     copies: u64,
     #[command(flatten)]
     members: Members,
-    /// Failure domains, such as a=rack1,b=rack2; a node without one is a domain of its own
+    /// Failure domains, such as a=rack1,b=rack2; a node without one is its own domain
     #[arg(long, value_name = "NODE=NAME", value_delimiter = ',')]
     domains: Vec<String>,
-    /// Start from the `assignment` of an earlier `-o json`; otherwise tokens are dealt to --nodes first
+    /// Start from the `assignment` of an earlier `-o json`; by default from a balanced layout on --nodes
     #[arg(long, value_name = "FILE")]
     present: Option<PathBuf>,
     /// Explain what happens to this token
@@ -75,7 +75,7 @@ struct TokensArgs {
 struct SlotsArgs {
     #[command(flatten)]
     members: Members,
-    /// Start from the `slots` of an earlier `-o json`; otherwise slots are dealt to --nodes first
+    /// Start from the `slots` of an earlier `-o json`; by default from a balanced layout on --nodes
     #[arg(long, value_name = "FILE")]
     present: Option<PathBuf>,
 }
@@ -89,7 +89,7 @@ pub(crate) fn run(args: PlanArgs, format: Format, out: &mut dyn Write) -> Result
 }
 
 impl Members {
-    /// The cluster before anything happens.
+    /// The cluster before the change.
     fn now(&self, copies: Copies, domains: &[String]) -> Result<Cluster> {
         Ok(Cluster::new(copies, self.each(self.nodes.iter(), domains)?)?)
     }
@@ -152,7 +152,7 @@ fn pairs<'a>(option: &str, given: &'a [String], known: &[&String]) -> Result<BTr
     Ok(map)
 }
 
-/// A value from a file that holds it alone, or that holds a whole earlier answer with it under `field`.
+/// Reads a value from a file that contains it alone, or under `field` in an earlier output.
 fn read<T: DeserializeOwned>(path: &Path, field: &str) -> Result<T> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {shown}"))?;
@@ -258,7 +258,7 @@ fn write_slots(plan: &SlotPlan, out: &mut dyn Write) -> Result<()> {
     }
     writeln!(out)?;
     for step in &plan.moves {
-        let from = step.from.as_ref().map_or("nobody", NodeName::as_str);
+        let from = step.from.as_ref().map_or("none", NodeName::as_str);
         writeln!(out, "{from} -> {}: {}", step.to, step.slots)?;
     }
     let (moved, ranges) = (plan.slots_moved(), plan.slots.ranges().len());

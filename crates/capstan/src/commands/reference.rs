@@ -1,4 +1,6 @@
-//! `capstan reference`: the pages that are printed from the code, so that they cannot say something else than it does.
+//! `capstan reference`: pages generated from the code, so that they always match it.
+
+mod monitoring;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -22,6 +24,12 @@ pub(crate) enum ReferenceCommand {
     Settings,
     /// Print the table of exit codes, as it stands in docs/operate.md
     ExitCodes,
+    /// Print docs/metrics.md: every metric, its kind and labels
+    Metrics,
+    /// Print deploy/alerts.yml: rules for Prometheus
+    Alerts,
+    /// Print deploy/grafana/capstan.json: a dashboard for Grafana
+    Dashboard,
     /// Write a manual page for every command
     Man {
         /// The directory to write to
@@ -37,6 +45,9 @@ pub(crate) fn run(command: ReferenceCommand, context: &mut Context) -> Result<Ex
         },
         ReferenceCommand::Settings => context.out.bytes(settings().as_bytes())?,
         ReferenceCommand::ExitCodes => context.out.bytes(exit_codes().as_bytes())?,
+        ReferenceCommand::Metrics => context.out.bytes(monitoring::metrics().as_bytes())?,
+        ReferenceCommand::Alerts => context.out.bytes(monitoring::alerts().as_bytes())?,
+        ReferenceCommand::Dashboard => context.out.json(&monitoring::dashboard())?,
         ReferenceCommand::Man { dir } => {
             std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
             clap_mangen::generate_to(Cli::command(), &dir)
@@ -82,7 +93,7 @@ fn metadata() -> String {
     page
 }
 
-/// A doc comment without the blank that each of its lines begins with.
+/// A doc comment without the leading blank of each line.
 fn paragraph(doc: &str) -> String {
     doc.lines().map(str::trim).collect::<Vec<_>>().join("\n").trim().to_owned()
 }

@@ -1,11 +1,13 @@
-//! What `capstan host` and `capstan controller` have in common: HTTP of their own, and metadata somewhere else.
+//! The common part of `capstan host` and `capstan controller`: their own HTTP, and a remote metadata store.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use capstan_console::{Metrics, State};
+use capstan_access::Anonymous;
+use capstan_console::{Findings, Metrics, State};
 use capstan_meta::Store;
 use capstan_meta::session::Session;
 
@@ -17,26 +19,52 @@ use crate::daemon::{self, Endpoints, Process};
 use crate::exit::Exit;
 use crate::logging;
 
-/// A process that uses a store elsewhere.
+/// A process that uses a remote store.
 pub(super) struct Remote {
     pub(super) process: Process,
     pub(super) store: Store,
     pub(super) session: Session,
     /// Where HTTP is served.
     pub(super) address: SocketAddr,
-    endpoints: Endpoints,
+    pub(super) endpoints: Endpoints,
+    pub(super) metrics: Metrics,
+    pub(super) findings: Findings,
+}
+
+/// The role of a process.
+pub(super) struct Role<'r> {
+    /// Its host, if any.
+    pub(super) host: Option<&'r str>,
+    /// Its services, as named in findings.
+    pub(super) serves: Vec<&'r str>,
+    /// Its exclusive directory, if any.
+    pub(super) dir: Option<&'r Path>,
 }
 
 /// Binds, connects, serves HTTP, begins a lease.
-pub(super) async fn open(config: &Config, host: Option<&str>, context: &Context) -> Result<Remote> {
+pub(super) async fn open(config: &Config, role: Role<'_>, context: &mut Context) -> Result<Remote> {
+    let host = role.host;
     logging::begin(&context.layers()?)?;
-    let process = Process::new(config.host.stop_deadline)?;
     let listener = daemon::bind(config.http_listen, "http.listen").await?;
     let address = listener.local_addr()?;
-    let store = connect::connect(&config.meta).await?;
+    // Before signal handlers are installed: a signal during this wait ends the process at once.
+    let mut store = connect::connect_patiently(&config.meta).await?;
+    if let Some(dir) = role.dir {
+        store = daemon::succeed(dir, store).await?;
+    }
+    let anonymous = config.access.of_cluster();
+    if anonymous == Anonymous::Refused {
+        daemon::first_admin(&store, &mut context.out).await?;
+    }
+    let findings = Findings::new(store.clone(), config.fleet.tree.clone());
+    let process = Process::new(config.host.stop_deadline)?;
     let endpoints = Endpoints {
         meta: config.meta.endpoints.join(","),
         http: Some(format!("http://{address}")),
+        topics: None,
+        docs: None,
+        docs_nodes: Vec::new(),
+        services: BTreeMap::new(),
         host: host.map(str::to_owned),
         dir: None,
         pid: std::process::id(),
@@ -47,13 +75,17 @@ pub(super) async fn open(config: &Config, host: Option<&str>, context: &Context)
         fleet: config.fleet.tree.clone(),
         proxies: daemon::proxies(&config.redis, None)?,
         health: process.health.clone(),
+        findings: findings.clone(),
         metrics: Metrics::new(VERSION),
         tasks: process.supervisor.clone(),
-        about: Arc::new(endpoints.about()),
+        access: daemon::open_guard(&store, anonymous).await?,
+        about: Arc::new(endpoints.about(&role.serves)),
     };
+    let metrics = state.metrics.clone();
     daemon::start_http(&process, listener, state);
+    daemon::log_findings(&process, &findings);
     let session = daemon::start_session(store.clone(), &config.host);
-    Ok(Remote { process, store, session, address, endpoints })
+    Ok(Remote { process, store, session, address, endpoints, metrics, findings })
 }
 
 impl Remote {

@@ -1,100 +1,104 @@
-//! `capstan status`: green, or the first thing to do.
+//! `capstan status`: green, or the findings, worst first, with what to do.
 
-use anyhow::Result;
-use capstan_control::api::{self, HostLine};
-use capstan_control::drain::DrainPhase;
-use capstan_fleet::Fleet;
+use anyhow::{Result, bail};
+use capstan_console::findings::collect;
+use capstan_control::api;
+use capstan_control::findings::{Finding, Health, Severity};
+use capstan_control::incidents::acknowledge;
+use capstan_control::keys::IncidentCode;
+use capstan_control::report::now_ms;
+use capstan_control::time::ago;
 use serde_json::json;
 
-use crate::commands::version::VERSION;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Exits with 0 if all is well, with 1 if there is something to do, with 69 if the metadata store \
-    cannot be reached."
+    after_help = "Exits with 0 if all is well (notices do not count), with 1 if something is degraded or critical, with \
+    69 if the metadata store cannot be reached. docs/findings.md explains every code.\nExamples:\n  capstan status\n  \
+    capstan status ack redis-data-lost"
 )]
-pub(crate) struct StatusArgs {}
-
-/// Something that somebody should look at.
-struct Finding {
-    what: String,
-    to_do: String,
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct StatusArgs {
+    #[command(subcommand)]
+    command: Option<StatusCommand>,
 }
 
-pub(crate) async fn run(_: StatusArgs, context: &mut Context) -> Result<Exit> {
-    let store = context.store().await?;
-    let status = store.status().await?;
-    let list = api::hosts_list(&store).await?;
-    let mut findings: Vec<Finding> = list.problems.iter().map(|problem| unreadable(problem)).collect();
-    findings.extend(list.hosts.iter().filter_map(finding));
-    findings.extend(list.hosts.iter().filter_map(version_skew));
-    findings.extend(stopped_update(&Fleet::new(store, context.config()?.fleet.tree)).await?);
-    if list.hosts.is_empty() {
-        findings.push(Finding {
-            what: "no host is registered".to_owned(),
-            to_do: "start one: capstan host, or capstan up".to_owned(),
-        });
+#[derive(Debug, clap::Subcommand)]
+enum StatusCommand {
+    /// Acknowledge an incident, such as a loss of data: it is shown no more
+    Ack {
+        /// The code of the finding
+        code: String,
+        /// Only this object; all objects with that code by default
+        #[arg(long)]
+        object: Option<String>,
+    },
+}
+
+pub(crate) async fn run(args: StatusArgs, context: &mut Context) -> Result<Exit> {
+    match args.command {
+        None => show(context).await,
+        Some(StatusCommand::Ack { code, object }) => ack(&code, object.as_deref(), context).await,
     }
-    let up = list.hosts.iter().filter(|line| line.up).count();
+}
+
+async fn show(context: &mut Context) -> Result<Exit> {
+    let store = context.store().await?;
+    let revision = store.status().await?.revision;
+    let health = collect(&store, &context.config()?.fleet.tree).await;
+    let hosts = api::hosts_list(&store).await.map(|list| list.hosts).unwrap_or_default();
+    let up = hosts.iter().filter(|line| line.up).count();
     match context.out.format {
-        Format::Json => context.out.json(&json!({
-            "green": findings.is_empty(),
-            "hosts_up": up,
-            "revision": status.revision,
-            "findings": findings.iter().map(|f| json!({ "what": f.what, "to_do": f.to_do })).collect::<Vec<_>>(),
-        }))?,
+        Format::Json => {
+            let mut value = health.to_json();
+            value["hosts_up"] = up.into();
+            value["hosts_known"] = hosts.len().into();
+            value["revision"] = json!(revision);
+            context.out.json(&value)?;
+        }
         Format::Table => {
-            match findings.first() {
-                None => context.out.line("green: nothing to do")?,
-                Some(first) => context.out.line(format!("{}\ndo first: {}", first.what, first.to_do))?,
-            }
-            for other in findings.iter().skip(1) {
-                context.out.line(format!("also: {}", other.what))?;
-            }
-            context.out.line(format!("hosts up: {up}, metadata at revision {}", status.revision))?;
+            print(&health, context)?;
+            context.out.line(format!("{up} of {} hosts up, metadata at revision {revision}", hosts.len()))?;
         }
     }
-    Ok(if findings.is_empty() { Exit::Done } else { Exit::Failed })
+    Ok(if health.is_green() { Exit::Done } else { Exit::Failed })
 }
 
-/// An update of the fleet that waits for an operator.
-async fn stopped_update(fleet: &Fleet) -> Result<Option<Finding>> {
-    let request = fleet.store().read(&fleet.tree().current()).await?.map(|seen| seen.record);
-    Ok(request.filter(|request| request.stop).map(|request| Finding {
-        what: format!("the update of the fleet to {} is stopped ({})", request.version, request.stop_reason),
-        to_do: "see why (capstan fleet status), then: capstan fleet recover".to_owned(),
-    }))
+/// The state in one word, then every finding.
+pub(crate) fn print(health: &Health, context: &mut Context) -> Result<()> {
+    context.out.line(match health.worst() {
+        None => "green: nothing to do",
+        Some(Severity::Notice) => "green",
+        Some(Severity::Degraded) => "degraded",
+        Some(Severity::Critical) => "critical",
+    })?;
+    let now = now_ms() / 1000;
+    health.findings.iter().try_for_each(|finding| context.out.line(paragraph(finding, now)))
 }
 
-fn unreadable(problem: &str) -> Finding {
-    Finding {
-        what: format!("unreadable record: {problem}"),
-        to_do: "look at it (capstan meta get KEY) and put it right or delete it".to_owned(),
+/// A finding in three lines that fit a terminal: code and object, cause, action.
+fn paragraph(finding: &Finding, now: u64) -> String {
+    let since = finding.since.map(|since| format!(", for {}", ago(since, now))).unwrap_or_default();
+    format!(
+        "\n{} {}: {}{since}\n    {}\n    do: {}",
+        finding.severity, finding.code, finding.object, finding.cause, finding.action
+    )
+}
+
+async fn ack(code: &str, object: Option<&str>, context: &mut Context) -> Result<Exit> {
+    let code: IncidentCode = code.parse()?;
+    let done = acknowledge(&context.store().await?, &code, object, &context.operator()).await?;
+    if done.is_empty() {
+        bail!("no incident {code}; `capstan status` lists the incidents");
     }
-}
-
-fn finding(line: &HostLine) -> Option<Finding> {
-    let host = &line.host;
-    let drain = line.drain.as_ref()?;
-    let waiting = drain.waiting().join("; ");
-    let (what, to_do) = match drain.phase {
-        DrainPhase::Draining => (format!("host {host} is draining"), format!("wait for {waiting}")),
-        DrainPhase::Drained => (
-            format!("host {host} is drained ({})", drain.reason),
-            format!("do the work it was drained for, then: capstan hosts undrain {host}"),
-        ),
-        DrainPhase::Returning => (format!("host {host} is returning"), format!("wait for {waiting}")),
-        DrainPhase::Returned => return None,
-    };
-    Some(Finding { what, to_do })
-}
-
-fn version_skew(line: &HostLine) -> Option<Finding> {
-    (line.up && line.version != VERSION).then(|| Finding {
-        what: format!("host {} runs version {}, this command is {VERSION}", line.host, line.version),
-        to_do: "bring hosts and command to the same version".to_owned(),
-    })
+    match context.out.format {
+        Format::Json => context.out.json(&json!({ "acknowledged": done }))?,
+        Format::Table => {
+            done.iter().try_for_each(|object| context.out.line(format!("acknowledged: {object}")))?
+        }
+    }
+    Ok(Exit::Done)
 }

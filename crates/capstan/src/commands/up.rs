@@ -1,11 +1,15 @@
 //! `capstan up`: everything for one machine in one process.
 
+mod banner;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, bail};
-use capstan_console::{Metrics, State};
+use capstan_console::{Findings, Metrics, State};
 use capstan_meta::Store;
 use capstan_meta::embedded::Embedded;
 use capstan_redis::broker::PROXY_ADDRESS;
@@ -14,10 +18,12 @@ use tokio::net::TcpListener;
 use crate::commands::version::VERSION;
 use crate::config::{Config, Flag, Mode};
 use crate::context::Context;
-use crate::daemon::{self, Endpoints, LocalHost, Process};
+use crate::daemon::{self, Endpoints, LocalHost, Process, SelfCheck, UpdaterPlace};
 use crate::exit::Exit;
-use crate::logging;
+use crate::logging::{self, Sink};
 use crate::output::Format;
+
+use banner::banner;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  capstan up\n  capstan up --dir /var/lib/capstan --port-base 7800\n  \
@@ -26,7 +32,7 @@ pub(crate) struct UpArgs {
     /// The data directory (setting meta.dir)
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The first port (7700 by default): console here, metadata on the next one; 0 takes any free ones
+    /// The first port (default 7700) for the console; metadata uses the next one; 0 picks free ports
     #[arg(long, value_name = "PORT")]
     port_base: Option<u16>,
     /// Write all endpoints as JSON to this file once everything serves
@@ -34,10 +40,34 @@ pub(crate) struct UpArgs {
     ready_file: Option<PathBuf>,
 }
 
-/// What has been bound and opened.
+/// The services of this process, as named in findings.
+const SERVES: [&str; 6] = ["meta", "control", "host", "redis", "topics", "fleet"];
+
+/// The terminal output: the banner, then one line per event. The log goes to a file, unless a setting asks for more.
+struct Screen {
+    log: Sink,
+    /// Set when the banner was printed.
+    greeted: Arc<AtomicBool>,
+}
+
+impl Screen {
+    fn of(config: &Config, context: &Context) -> Screen {
+        let options = &context.options;
+        let asked = options.log.is_some() || options.log_level.is_some() || options.output == Format::Json;
+        let log = match io::stderr().is_terminal() && !asked {
+            true => Sink::File(config.meta.dir.join("log").join("capstan.log")),
+            false => Sink::Stderr,
+        };
+        Screen { log, greeted: Arc::default() }
+    }
+}
+
+/// The bound listeners and the opened store.
 struct Opened {
     http: TcpListener,
     wire: TcpListener,
+    /// One for each broker.
+    topics: Vec<TcpListener>,
     embedded: Embedded,
     endpoints: Endpoints,
 }
@@ -50,14 +80,24 @@ pub(crate) async fn run(args: UpArgs, context: &mut Context) -> Result<Exit> {
             "meta.mode is `etcd`, and `capstan up` brings its own store; use `capstan host` and `capstan controller`"
         );
     }
-    logging::begin(&context.layers()?)?;
+    let screen = Screen::of(&config, context);
+    logging::begin_to(&context.layers()?, &screen.log)?;
     let mut process = Process::new(config.host.stop_deadline)?;
     let opened = open(&config).await?;
-    let endpoints = opened.endpoints.clone();
-    let hosts = start(&mut process, opened, &config).await?;
+    let mut endpoints = opened.endpoints.clone();
+    let hosts = start(&mut process, opened, &config, &screen).await?;
+    let docs = hosts.iter().filter_map(|host| host.addresses.get(daemon::DOCS_ADDRESS));
+    endpoints.docs_nodes = docs.map(|address| format!("http://{address}/db")).collect();
+    endpoints.docs = endpoints.docs_nodes.first().cloned();
+    let proxy = hosts.iter().find_map(|host| host.addresses.get(PROXY_ADDRESS));
+    let registry = endpoints.http.iter().map(|http| format!("{http}{}", capstan_console::SCHEMA_REGISTRY));
+    endpoints.services.extend(registry.map(|url| ("schema_registry".to_owned(), url)));
+    endpoints.services.extend(proxy.map(|proxy| (PROXY_ADDRESS.to_owned(), proxy.clone())));
     let announce = || {
         endpoints.announce(&config.meta.dir, args.ready_file.as_deref())?;
-        greet(&endpoints, &hosts, context)
+        greet(&endpoints, &hosts, context)?;
+        screen.greeted.store(true, Ordering::Release);
+        Ok(())
     };
     let exit = process.run(announce).await;
     Endpoints::withdraw(&config.meta.dir);
@@ -74,29 +114,49 @@ fn set_flags(args: &UpArgs, context: &mut Context) {
             if base == 0 { (0, 1) } else { (base.saturating_add(11), base.saturating_add(21)) };
         context.flags.push(Flag::new("--port-base", "redis.listen", format!("127.0.0.1:{proxies}")));
         context.flags.push(Flag::new("--port-base", "redis.first_node_port", nodes));
+        let topics = if base == 0 { 0 } else { base.saturating_add(91) };
+        context.flags.push(Flag::new("--port-base", "topics.listen", format!("127.0.0.1:{topics}")));
+        let docs = if base == 0 { 0 } else { base.saturating_add(51) };
+        context.flags.push(Flag::new("--port-base", "docs.listen", format!("127.0.0.1:{docs}")));
     }
 }
 
-/// Binds everything, then opens the store: a taken port leaves no trace.
+/// Binds everything, then opens the store: a port in use leaves no trace.
 async fn open(config: &Config) -> Result<Opened> {
     let http = daemon::bind(config.http_listen, "http.listen").await?;
     let wire = daemon::bind(config.meta.listen, "meta.listen").await?;
+    let topics = daemon::bind_topics(&config.topics, config.up_hosts).await?;
     let embedded = daemon::open(&config.meta).await?;
     let scheme = if config.meta.serve_tls.is_some() { "https" } else { "http" };
     let endpoints = Endpoints {
         meta: format!("{scheme}://{}", wire.local_addr()?),
         http: Some(format!("http://{}", http.local_addr()?)),
+        topics: topics
+            .first()
+            .map(|first| Ok::<_, io::Error>(format!("http://{}", first.local_addr()?)))
+            .transpose()?,
+        docs: None,
+        docs_nodes: Vec::new(),
+        services: BTreeMap::new(),
         host: Some(config.host.id.clone()),
         dir: Some(std::path::absolute(&config.meta.dir)?),
         pid: std::process::id(),
         version: VERSION.to_owned(),
     };
-    Ok(Opened { http, wire, embedded, endpoints })
+    Ok(Opened { http, wire, topics, embedded, endpoints })
 }
 
-async fn start(process: &mut Process, opened: Opened, config: &Config) -> Result<Vec<LocalHost>> {
-    let Opened { http, wire, embedded, endpoints } = opened;
-    let store = Store::new(embedded.clone());
+async fn start(
+    process: &mut Process,
+    opened: Opened,
+    config: &Config,
+    screen: &Screen,
+) -> Result<Vec<LocalHost>> {
+    let Opened { http, wire, topics, embedded, endpoints } = opened;
+    let data = std::path::absolute(&config.meta.dir)?;
+    let store = daemon::succeed(&data, Store::new(embedded.clone())).await?;
+    daemon::sign_local_user_in(&store, &data).await?;
+    let findings = Findings::new(store.clone(), config.fleet.tree.clone());
     let console = http.local_addr()?;
     let addresses = BTreeMap::from([
         ("http".to_owned(), console.to_string()),
@@ -106,95 +166,50 @@ async fn start(process: &mut Process, opened: Opened, config: &Config) -> Result
     let state = State {
         store: store.clone(),
         fleet: config.fleet.tree.clone(),
-        proxies: daemon::proxies(&config.redis, Some(&std::path::absolute(&config.meta.dir)?))?,
+        proxies: daemon::proxies(&config.redis, Some(&data))?,
         health: process.health.clone(),
+        findings: findings.clone(),
         metrics: Metrics::with_watchers(VERSION, move || watched.watchers()),
         tasks: process.supervisor.clone(),
-        about: Arc::new(endpoints.about()),
+        access: daemon::open_guard(&store, config.access.of_up(console)).await?,
+        about: Arc::new(endpoints.about(&SERVES)),
     };
+    let metrics = state.metrics.clone();
     daemon::start_wire(process, wire, embedded, config)?;
     daemon::start_http(process, http, state);
     let session = daemon::start_session(store.clone(), &config.host);
     daemon::start_controller(process, &store, &session, &config.host.id);
+    daemon::start_steward(process, &store, &session, &config.host.id)?;
     let roles = ["meta", "controller", "console"];
     daemon::start_host(process, &store, &session, &config.host, &roles, addresses)?;
-    // An updater that died with this process need not be waited for longer than the process itself.
+    let check = SelfCheck::of(config, format!("host {}", config.host.id), None, vec![data.clone()]);
+    daemon::start_self_check(process, &session, &config.host.id, check)?;
+    // An updater that died with this process expires no later than the process itself.
     let ttl = config.fleet.leader_ttl.min(config.host.lease_ttl);
-    daemon::start_updater(process, &store, &config.fleet.tree, &config.host.id, ttl);
     let mut hosts = daemon::local_hosts(config)?;
-    daemon::start_local_fleet(process, &store, config, &mut hosts).await?;
+    let sample = daemon::start_local_fleet(process, &store, config, &findings, &mut hosts).await?;
+    let trust = config.fleet.trust.clone().or(sample);
+    let place = UpdaterPlace { name: &config.host.id, ttl, trust: trust.as_deref(), findings: &findings };
+    daemon::start_updater(process, &store, &config.fleet.tree, place)?;
     daemon::start_local_redis(process, &store, config, console, &mut hosts)?;
+    daemon::start_local_topics(process, &store, &session, config, &metrics, &mut hosts, topics).await?;
+    daemon::start_local_docs(process, &store, &session, config, &mut hosts).await?;
     daemon::start_local_hosts(process, &store, &session, &hosts)?;
+    let secret = config.redis.secret.clone().map_or_else(|| daemon::secret_of(&data), Ok)?;
+    daemon::start_prober(process, &store, &session, daemon::probing(&secret), &config.host.id, &metrics)?;
+    daemon::log_findings(process, &findings);
+    daemon::await_green(process, &findings);
+    if let Sink::File(_) = screen.log {
+        daemon::show_events(process, &store, &findings, screen.greeted.clone());
+    }
     Ok(hosts)
 }
 
-/// What runs where, and what to type next.
+/// Prints the banner: addresses and next commands.
 fn greet(endpoints: &Endpoints, hosts: &[LocalHost], context: &mut Context) -> Result<()> {
     if context.out.format == Format::Json {
         return context.out.json(endpoints).and_then(|()| context.out.flush());
     }
-    let dir = endpoints.dir.clone().unwrap_or_default();
-    let host = endpoints.host.clone().unwrap_or_default();
-    let http = endpoints.http.clone().unwrap_or_default();
-    let there = if std::path::absolute("data").ok() == Some(dir.clone()) {
-        String::new()
-    } else {
-        format!(" --meta {}", endpoints.meta)
-    };
-    let (playing, tries) = match hosts {
-        [] => (String::new(), String::new()),
-        [.., last] => (
-            format!(
-                "  local      {} hosts: local-1 to {}, below {}/hosts\n",
-                hosts.len(),
-                last.id,
-                dir.display()
-            ),
-            try_redis(hosts, &there) + &try_fleet(&dir, &there),
-        ),
-    };
-    context.out.line(format!(
-        "Capstan {VERSION} is up.\n\n  \
-         console    {http}\n  \
-         metadata   {meta} (etcd v3 wire)\n  \
-         host       {host}\n  \
-         data       {dir}\n{playing}\n\
-         Next, in another terminal:\n\n  \
-         capstan status{there}\n  \
-         capstan hosts list{there}\n  \
-         capstan meta tree{there}\n  \
-         ETCDCTL_API=3 etcdctl --endpoints {wire} get / --prefix\n\n\
-         {tries}Ctrl-C stops it; the data stays.",
-        meta = endpoints.meta,
-        // etcdctl 3.4 takes a scheme for most commands, but not for `endpoint status`.
-        wire = endpoints.meta.trim_start_matches("http://"),
-        dir = dir.display(),
-    ))?;
+    context.out.line(banner(endpoints, hosts.len()))?;
     context.out.flush()
-}
-
-/// How a newcomer uses the cluster that was made for them.
-fn try_redis(hosts: &[LocalHost], there: &str) -> String {
-    let proxy = hosts.iter().find_map(|host| host.addresses.get(PROXY_ADDRESS));
-    let Some((host, port)) = proxy.and_then(|proxy| proxy.rsplit_once(':')) else { return String::new() };
-    let demo = daemon::DEMO;
-    format!(
-        "Use the Redis cluster {demo}, and let it grow under your hands:\n\n  \
-         redis-cli -c -h {host} -p {port} set hello world\n  \
-         capstan redis show {demo}{there}\n  \
-         capstan redis scale {demo} --nodes {}{there}\n\n",
-        hosts.len() * 2
-    )
-}
-
-/// How a newcomer updates the local hosts.
-fn try_fleet(dir: &Path, there: &str) -> String {
-    let sample =
-        if there.is_empty() { String::new() } else { format!(" {}", dir.join(daemon::SAMPLE_DIR).display()) };
-    format!(
-        "Update the local hosts, one drained host at a time:\n\n  \
-         capstan fleet release sample{sample}\n  \
-         capstan fleet apply{there}\n  \
-         capstan fleet status --watch{there}\n\n"
-    )
 }

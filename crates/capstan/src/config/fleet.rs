@@ -8,26 +8,32 @@ use capstan_fleet::{Lrn, Tree};
 
 use super::Reader;
 
-/// More local hosts than this are a load test, not a first look.
+/// The maximum number of local hosts; more would be a load test.
 const UP_HOSTS_MAX: u64 = 64;
 
-/// What a host does beside being one.
+/// A role of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HostRole {
     /// Its software is updated with the fleet.
     Fleet,
     /// It offers Redis nodes behind a proxy.
     Redis,
+    /// It keeps copies of topics.
+    Topics,
+    /// It keeps copies of documents.
+    Docs,
 }
 
 impl HostRole {
-    const ALL: [HostRole; 2] = [HostRole::Fleet, HostRole::Redis];
+    const ALL: [HostRole; 4] = [HostRole::Fleet, HostRole::Redis, HostRole::Topics, HostRole::Docs];
 
-    /// As it is written in the settings and in the host's record.
+    /// Its name in the settings and in the host's record.
     pub(crate) fn name(self) -> &'static str {
         match self {
             HostRole::Fleet => "fleet",
             HostRole::Redis => "redis",
+            HostRole::Topics => "topics",
+            HostRole::Docs => "docs",
         }
     }
 }

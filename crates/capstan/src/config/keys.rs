@@ -35,7 +35,7 @@ pub(crate) struct Key {
     pub(crate) path: &'static str,
     /// How its value is read.
     pub(crate) kind: Kind,
-    /// The value if nobody sets it; empty: unset.
+    /// The default value; empty: unset.
     pub(crate) default: &'static str,
     /// One sentence for the reference.
     pub(crate) about: &'static str,
@@ -58,7 +58,7 @@ pub(crate) const KEYS: &[Key] = &[
         "meta.mode",
         Kind::Choice(&["embedded", "etcd"]),
         "embedded",
-        "Where the metadata lives: in this process, or in an etcd that is reached through `meta.endpoints`.",
+        "Where the metadata is stored: in this process, or in the etcd at `meta.endpoints`.",
     ),
     key(
         "meta.dir",
@@ -84,7 +84,7 @@ pub(crate) const KEYS: &[Key] = &[
         "meta.serve_client_ca",
         Kind::Path,
         "",
-        "Authority (PEM) whose certificates clients of `meta.listen` must show; needs `meta.serve_cert`.",
+        "Authority (PEM) that must have signed the certificates of clients of `meta.listen`; needs `meta.serve_cert`.",
     ),
     key(
         "meta.endpoints",
@@ -97,23 +97,43 @@ pub(crate) const KEYS: &[Key] = &[
         "meta.prefix",
         Kind::Text,
         "",
-        "Put before every key, so that several installations share one etcd. Begins with `/`, has no `/` at the end.",
+        "Prefix of every key, so that several installations can share one etcd. Begins with `/` and does not end with `/`.",
     ),
     key("meta.user", Kind::Text, "", "User name at etcd; needs `meta.password`."),
-    key("meta.password", Kind::Secret, "", "Password at etcd. Better set by environment than by file."),
+    key("meta.password", Kind::Secret, "", "Password at etcd. Prefer the environment variable to the file."),
     key(
         "meta.tls_ca",
         Kind::Path,
         "",
         "Authority (PEM) that signed the certificates of `https://` endpoints.",
     ),
-    key("meta.tls_cert", Kind::Path, "", "Certificate (PEM) shown to the endpoints; needs `meta.tls_key`."),
+    key("meta.tls_cert", Kind::Path, "", "Client certificate (PEM) for the endpoints; needs `meta.tls_key`."),
     key("meta.tls_key", Kind::Path, "", "Private key (PEM) of `meta.tls_cert`."),
     key(
         "meta.history",
         Kind::Count,
         "100000",
-        "How many revisions the embedded store keeps before it compacts by itself; 0 keeps everything.",
+        "How many revisions the embedded store keeps before it compacts automatically; 0 keeps everything.",
+    ),
+    key(
+        "meta.quota_bytes",
+        Kind::Count,
+        "2147483648",
+        "Bytes of keys, values and history that the embedded store takes before it refuses puts and raises etcd's alarm \
+         NOSPACE; 0 sets no bound.",
+    ),
+    key(
+        "meta.request_bytes",
+        Kind::Count,
+        "1572864",
+        "Bytes of keys and values that one request to the embedded store may have; at most 10485760.",
+    ),
+    key(
+        "meta.auth_token",
+        Kind::Text,
+        "simple",
+        "What tokens of the embedded store's users are, as etcd's `--auth-token` says it: `simple`, or \
+         `jwt,sign-method=RS256,pub-key=FILE,priv-key=FILE,ttl=10m`.",
     ),
     key(
         "http.listen",
@@ -125,7 +145,14 @@ pub(crate) const KEYS: &[Key] = &[
         "http.allow_insecure",
         Kind::Flag,
         "false",
-        "Allow `http.listen` on an address that other machines reach, although HTTP has neither TLS nor passwords.",
+        "Allow `http.listen` on an address that other machines reach, although HTTP has no TLS and credentials can be read on the way.",
+    ),
+    key(
+        "access.anonymous",
+        Kind::Choice(&["auto", "none", "viewer", "admin"]),
+        "auto",
+        "What HTTP requests without a credential may do: nothing, what the role `viewer` may, or everything. `auto` is \
+         `admin` for `capstan up` on a loopback address and `none` for everything else.",
     ),
     key(
         "host.id",
@@ -134,35 +161,41 @@ pub(crate) const KEYS: &[Key] = &[
         "Name of this host in the metadata: letters, digits, `.`, `_`, `-`. Unset: the machine's host name.",
     ),
     key(
+        "host.disk_reserve_mib",
+        Kind::Count,
+        "256",
+        "MiB that must be free on the disks of this host: less is a finding, and less than a tenth of it a critical one.",
+    ),
+    key(
         "host.labels",
         Kind::Labels,
         "",
-        "Facts about this host that placement may use, such as rack and zone.",
+        "Properties of this host that placement may use, such as rack and zone.",
     ),
     key(
         "host.lease_ttl",
         Kind::Span,
         "10s",
-        "For how long the host counts as alive after it was last heard of (2s to 10m).",
+        "How long the host counts as alive without renewing its lease (2s to 10m).",
     ),
     key(
         "host.roles",
         Kind::List,
         "",
-        "What `capstan host` does beside being a host: `fleet` (its software is updated by the fleet's worker), `redis` \
-         (it runs Redis nodes behind a proxy).",
+        "The roles of `capstan host`: `fleet` (a worker updates its software), `redis` (it runs Redis nodes behind a \
+         proxy), `topics` and `docs` (it serves them and keeps copies of their logs).",
     ),
     key(
         "host.stop_deadline",
         Kind::Span,
         "10s",
-        "How long a stop waits for what is still running before it names it and gives up.",
+        "How long a shutdown waits for running tasks before it lists them and exits.",
     ),
     key(
         "fleet.prefix",
         Kind::Text,
         "/neco/",
-        "Where the keys of the fleet begin. Everyone who has to do with one fleet sets the same.",
+        "Prefix of the fleet's keys. All processes of one fleet need the same value.",
     ),
     key("fleet.lrn", Kind::Text, "", "Number of this host in the fleet (role `fleet`)."),
     key(
@@ -189,19 +222,19 @@ pub(crate) const KEYS: &[Key] = &[
         "fleet.trust",
         Kind::Path,
         "",
-        "The trust file (JSON): whose signatures make a release one that this host installs (role `fleet`).",
+        "The trust file (JSON): the keys whose signatures this host accepts on releases (role `fleet`).",
     ),
     key(
         "fleet.leader_ttl",
         Kind::Span,
         "60s",
-        "For how long an updater that died still counts as the leader (2s to 10m).",
+        "How long a dead updater still counts as the leader (2s to 10m).",
     ),
     key(
         "up.hosts",
         Kind::Count,
         "3",
-        "How many local hosts `capstan up` plays, each with a root directory of its own below `meta.dir`; at most 64.",
+        "How many local hosts `capstan up` runs, each with its own root directory below `meta.dir`; at most 64.",
     ),
     key(
         "redis.listen",
@@ -217,24 +250,19 @@ pub(crate) const KEYS: &[Key] = &[
         "Allow `redis.listen` on an address that other machines reach, although coordinators and proxies speak plainly \
          there, and clients too unless `redis.tls_only` is set.",
     ),
-    key(
-        "redis.tls_cert",
-        Kind::Path,
-        "",
-        "Certificate chain (PEM) with which the proxy answers clients that speak TLS.",
-    ),
+    key("redis.tls_cert", Kind::Path, "", "Certificate chain (PEM) of the proxy for clients that use TLS."),
     key("redis.tls_key", Kind::Path, "", "Key (PEM) of `redis.tls_cert`."),
     key(
         "redis.tls_client_ca",
         Kind::Path,
         "",
-        "Clients that speak TLS must show a certificate that this authority (PEM) has signed.",
+        "Authority (PEM) that must have signed the certificates of clients that use TLS.",
     ),
     key(
         "redis.tls_only",
         Kind::Flag,
         "false",
-        "Refuse clients that do not speak TLS. Coordinators and other proxies, who log in as `admin`, still may.",
+        "Refuse clients without TLS. Coordinators and other proxies, which log in as `admin`, are exempt.",
     ),
     key(
         "redis.nodes",
@@ -246,7 +274,7 @@ pub(crate) const KEYS: &[Key] = &[
         "redis.first_node_port",
         Kind::Count,
         "7721",
-        "Port of this host's first redis-server; the others follow. Hosts of `capstan up` go on counting.",
+        "Port of this host's first redis-server; the others use the next ports, and so do further hosts of `capstan up`.",
     ),
     key(
         "redis.dir",
@@ -264,8 +292,8 @@ pub(crate) const KEYS: &[Key] = &[
         "redis.external_nodes",
         Kind::List,
         "",
-        "Redis servers that somebody else runs, as `host:port`: `capstan host` offers them to clusters instead of \
-         starting processes of its own. Their data is removed before a cluster gets them. Each belongs to one host.",
+        "Externally managed Redis servers, as `host:port`: `capstan host` offers them to clusters instead of starting \
+         its own processes. Their data is removed before a cluster gets them. Each belongs to one host.",
     ),
     key(
         "redis.external_password",
@@ -283,40 +311,166 @@ pub(crate) const KEYS: &[Key] = &[
         "redis.max_clients",
         Kind::Count,
         "10000",
-        "Clients of one proxy; one more is refused. Fewer where the system allows the process fewer open files.",
+        "Maximum number of clients of one proxy; also limited by the process's open files.",
     ),
     key(
         "redis.client_idle",
         Kind::Span,
         "0s",
-        "A client that sends nothing for so long is disconnected; `0s` means never.",
+        "Idle time after which a client is disconnected; `0s` means never.",
     ),
     key(
         "redis.secret",
         Kind::Secret,
         "",
-        "What coordinators and hosts share: the password of user `admin` of every proxy, and what the passwords of \
-         nodes are made from. `capstan up` makes one; `host` with the role redis and `controller` need it.",
+        "The shared secret of coordinators and hosts: the password of user `admin` of every proxy; node passwords are \
+         derived from it. `capstan up` generates one; `host` with the role redis and `controller` need it.",
     ),
     key(
         "redis.ping_every",
         Kind::Span,
         "500ms",
-        "How often a coordinator speaks to every proxy (50ms to 10s).",
+        "How often a coordinator contacts every proxy (50ms to 10s).",
     ),
     key(
         "redis.lease",
         Kind::Span,
         "1500ms",
-        "For how long a proxy serves after it last heard from a majority of the coordinators; at least twice \
+        "How long a proxy serves after its last contact with a majority of the coordinators; at least twice \
          `redis.ping_every`.",
     ),
     key(
         "redis.move_rate",
         Kind::Count,
         "0",
-        "Most keys a second that slots which move away from this host take with them, over all moves; 0: as many as \
-         possible.",
+        "Maximum keys per second that slot moves copy away from this host, over all moves; 0: no limit.",
+    ),
+    key(
+        "holders.listen",
+        Kind::Address,
+        "127.0.0.1:0",
+        "Where the holders of replicated logs on this host listen for other holders: one port per service (topics, \
+         docs), counted from this one over the hosts of `capstan up`; port 0 picks free ones.",
+    ),
+    key(
+        "holders.advertise",
+        Kind::Text,
+        "",
+        "The ip:port that other holders are given, counted on over the services as `holders.listen` is. Unset: where they \
+         listen.",
+    ),
+    key(
+        "holders.allow_insecure",
+        Kind::Flag,
+        "false",
+        "Allow `holders.listen` on an address that other machines reach although holders need no certificate.",
+    ),
+    key(
+        "holders.tls_cert",
+        Kind::Path,
+        "",
+        "Certificate chain (PEM) of this host's holders, for both sides of a connection. Its names must include each \
+         holder's, such as `topics.HOST` and `docs.HOST`.",
+    ),
+    key("holders.tls_key", Kind::Path, "", "Private key (PEM) of `holders.tls_cert`."),
+    key("holders.tls_ca", Kind::Path, "", "Authority (PEM) that signed the certificates of all holders."),
+    key(
+        "holders.dir",
+        Kind::Path,
+        "",
+        "Where this host's copies of logs are kept, in one directory per service. Unset: `logs` in `meta.dir`.",
+    ),
+    key(
+        "topics.listen",
+        Kind::Address,
+        "127.0.0.1:6650",
+        "Where clients of topics connect; hosts of `capstan up` use this port and the next ones; port 0 picks free ones.",
+    ),
+    key(
+        "topics.allow_insecure",
+        Kind::Flag,
+        "false",
+        "Allow `topics.listen` on an address that other machines reach although clients are not authenticated.",
+    ),
+    key(
+        "topics.advertise",
+        Kind::Text,
+        "",
+        "The host:port advertised to clients. Unset: the address of `topics.listen`.",
+    ),
+    key(
+        "topics.cluster",
+        Kind::Text,
+        "capstan",
+        "The name of the cluster of brokers, below `/cluster` in the metadata.",
+    ),
+    key(
+        "topics.copies",
+        Kind::Count,
+        "0",
+        "Copies of the messages of new topics; 0: three if there are three brokers, otherwise one, and one in \
+         `capstan up`.",
+    ),
+    key(
+        "topics.tier",
+        Kind::Text,
+        "",
+        "Object storage that old messages are moved to: `file:///directory` or `s3://bucket/prefix`, with the credentials \
+         in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. All brokers have the same. Unset: messages stay in the log.",
+    ),
+    key(
+        "topics.tier_endpoint",
+        Kind::Text,
+        "",
+        "The http:// or https:// address of a server that speaks S3. Unset: that of `topics.tier_region`.",
+    ),
+    key("topics.tier_region", Kind::Text, "us-east-1", "The region of the S3 bucket."),
+    key(
+        "topics.tier_local_bytes",
+        Kind::Count,
+        "268435456",
+        "Bytes of closed files of each topic that stay in its log although they are in object storage.",
+    ),
+    key(
+        "topics.tier_interval",
+        Kind::Span,
+        "30s",
+        "How often a broker looks for closed files to move to object storage.",
+    ),
+    key(
+        "docs.listen",
+        Kind::Address,
+        "127.0.0.1:7751",
+        "Where this host's node of the document store serves its HTTP API, to clients and to other nodes; `capstan up` \
+         counts on from this port over its hosts; port 0 takes any free one.",
+    ),
+    key(
+        "docs.allow_insecure",
+        Kind::Flag,
+        "false",
+        "Allow `docs.listen` on an address that other machines reach although it is served without TLS.",
+    ),
+    key("docs.dir", Kind::Path, "", "Where this host's documents are kept. Unset: `docs` in `meta.dir`."),
+    key(
+        "docs.copies",
+        Kind::Count,
+        "3",
+        "Copies of each token, 1 to 5; a write is acknowledged when a majority of them is durable. Read by the first \
+         node of a cluster.",
+    ),
+    key(
+        "docs.token_digits",
+        Kind::Count,
+        "1",
+        "Hex digits of a token's name, 1 to 4: there are 16 to the power of it. Read by the first node of a cluster.",
+    ),
+    key("docs.cache_mib", Kind::Count, "64", "MiB of documents that a node keeps in memory."),
+    key(
+        "docs.queue",
+        Kind::Secret,
+        "",
+        "The RabbitMQ that new copies of tokens travel over, as `amqp://user:password@host:port/vhost`; the same on every \
+         node. Unset: they travel directly. Prefer the environment variable to the file.",
     ),
     key("log.format", Kind::Choice(&["text", "json"]), "text", "Form of the log lines on stderr."),
     key(

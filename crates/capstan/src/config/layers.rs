@@ -11,7 +11,7 @@ use super::keys::{self, KEYS, Key, Kind};
 use super::suggest::nearest;
 use super::value::Value;
 
-/// Everything that may say something about the settings.
+/// All sources of settings.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     /// The file's name and text.
@@ -38,12 +38,20 @@ impl Flag {
     pub(crate) fn new(name: &str, path: &str, text: impl fmt::Display) -> Flag {
         Flag { written: name.to_owned(), path: path.to_owned(), text: text.to_string() }
     }
+
+    /// The flag as it was written, without the value of a secret.
+    fn shown(&self, key: &Key) -> String {
+        match self.written.split_once('=') {
+            Some((name, _)) if key.kind == Kind::Secret => format!("{name}=<redacted>"),
+            Some(_) | None => self.written.clone(),
+        }
+    }
 }
 
-/// Who gave a setting its value.
+/// The origin of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Nobody.
+    /// The default.
     Default,
     /// The file, at `name:line:column`.
     File(String),
@@ -69,14 +77,14 @@ impl fmt::Display for Origin {
 pub(crate) struct Setting {
     /// Its value.
     pub(crate) value: Value,
-    /// Who gave it.
+    /// Its origin.
     pub(crate) origin: Origin,
 }
 
-/// All settings by name, and every mistake found on the way, each with its place.
+/// All settings by name, and every error with its position.
 #[derive(Debug, Default)]
 pub(crate) struct Layers {
-    /// What holds now.
+    /// The effective settings.
     pub(crate) settings: BTreeMap<&'static str, Setting>,
     /// What is wrong.
     pub(crate) problems: Vec<String>,
@@ -86,7 +94,7 @@ pub(crate) struct Layers {
 const NOT_SETTINGS: &[&str] = &["CAPSTAN_CONFIG", "CAPSTAN_META", "CAPSTAN_OUTPUT", "CAPSTAN_BIN"];
 
 impl Layers {
-    /// Lays the sources over each other.
+    /// Combines the sources.
     pub(crate) fn of(sources: &Sources) -> Layers {
         let mut layers = Layers::default();
         for key in KEYS {
@@ -149,7 +157,7 @@ impl Layers {
         }
     }
 
-    /// A variable that is none of ours is somebody else's, unless it looks like a slip of one of ours.
+    /// Ignores foreign variables, but reports one that looks like a misspelling of ours.
     fn variable(&mut self, name: &str, text: &str) {
         if !name.starts_with("CAPSTAN_") || NOT_SETTINGS.contains(&name) {
             return;
@@ -169,7 +177,7 @@ impl Layers {
 
     fn flag(&mut self, flag: &Flag) {
         match keys::find(&flag.path) {
-            Some(key) => self.text(key, &flag.text, Origin::Flag(flag.written.clone())),
+            Some(key) => self.text(key, &flag.text, Origin::Flag(flag.shown(key))),
             None => self.unknown(&flag.written, "key", &flag.path, &paths()),
         }
     }
@@ -187,7 +195,7 @@ impl Layers {
 /// A key or value of the file with its place.
 type At<'i, T> = &'i Spanned<T>;
 
-/// The entries of a table as they stand in the file: mistakes are told in the order in which they are found there.
+/// The entries of a table in file order: errors are reported in that order.
 fn in_file_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(At<'t, DeString<'i>>, At<'t, DeValue<'i>>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -238,6 +246,14 @@ mod tests {
         assert_eq!(layers.settings["http.listen"].origin, Origin::Flag("--port-base".to_owned()));
         assert_eq!(layers.settings["meta.dir"].origin, Origin::File("c.toml:4:1".to_owned()));
         assert_eq!(layers.settings["meta.mode"].origin, Origin::Default);
+    }
+
+    #[test]
+    fn the_origin_of_a_secret_does_not_name_it() {
+        let flags = vec![Flag::new("--set redis.secret=hunter2", "redis.secret", "hunter2")];
+        let layers = Layers::of(&Sources { flags, ..Sources::default() });
+        let origin = layers.settings["redis.secret"].origin.to_string();
+        assert_eq!(origin, "--set redis.secret=<redacted>");
     }
 
     #[test]

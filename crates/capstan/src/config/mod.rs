@@ -1,12 +1,16 @@
-//! What this process was told to do: one TOML file, `CAPSTAN_*` variables over it, flags over both.
+//! The settings of a process: one TOML file, `CAPSTAN_*` variables over it, flags over both.
 //!
 //! A [`Config`] exists only if all of it is valid, and it is made before anything is opened or bound.
 
+mod access;
+mod docs;
 mod fleet;
+mod holders;
 mod keys;
 mod layers;
 mod redis;
 mod suggest;
+mod topics;
 mod value;
 
 use std::collections::BTreeMap;
@@ -14,22 +18,30 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub(crate) use access::Access;
+pub(crate) use docs::Docs;
 pub(crate) use fleet::{Fleet, HostRole};
+pub(crate) use holders::{HolderTls, Holders};
 pub(crate) use keys::{KEYS, Kind};
 pub(crate) use layers::{Flag, Layers, Origin, Sources, shown};
 pub(crate) use redis::Redis;
-pub(crate) use value::{Value, span};
+pub(crate) use topics::Topics;
+pub(crate) use value::{Value, parse_span, span};
 
 /// The settings of one process, all of them valid.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) meta: Meta,
     pub(crate) http_listen: SocketAddr,
+    pub(crate) access: Access,
     pub(crate) host: Host,
     pub(crate) fleet: Fleet,
     /// How many local hosts `capstan up` plays.
     pub(crate) up_hosts: u32,
     pub(crate) redis: Redis,
+    pub(crate) holders: Holders,
+    pub(crate) topics: Topics,
+    pub(crate) docs: Docs,
 }
 
 /// Section `meta`.
@@ -46,7 +58,24 @@ pub(crate) struct Meta {
     pub(crate) tls: Tls,
     /// Revisions kept; `None`: all.
     pub(crate) history: Option<u64>,
+    /// Bytes of keys, values and history; zero: any number.
+    pub(crate) quota_bytes: u64,
+    /// Bytes of one request.
+    pub(crate) request_bytes: usize,
+    /// What tokens of users are.
+    pub(crate) auth_token: AuthToken,
 }
+
+/// What tokens of the embedded store's users are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AuthToken {
+    Simple,
+    /// Signed; what follows `jwt,` in the setting.
+    Jwt(String),
+}
+
+/// More than this in one request would hold up every other one; etcd's own recommendation.
+const MAX_REQUEST_BYTES: u64 = 10 << 20;
 
 /// Where the metadata lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +121,8 @@ pub(crate) struct Host {
     pub(crate) roles: Vec<HostRole>,
     pub(crate) lease_ttl: Duration,
     pub(crate) stop_deadline: Duration,
+    /// Bytes that must be free on its disks.
+    pub(crate) disk_reserve: u64,
 }
 
 /// Everything that is wrong with a configuration, at once.
@@ -133,7 +164,11 @@ impl Reader<'_> {
         let up_hosts = self.up_hosts();
         let (meta, host) = (meta?, host?);
         let redis = self.redis(&meta.dir, &host.roles);
-        Some(Config { meta, http_listen: http_listen?, host, fleet: fleet?, redis: redis?, up_hosts })
+        let (holders, topics) = (self.holders(&meta.dir), self.topics());
+        let docs = self.docs(&meta.dir)?;
+        let (http_listen, fleet, redis, holders, topics) = (http_listen?, fleet?, redis?, holders?, topics?);
+        let access = self.access();
+        Some(Config { meta, http_listen, access, host, fleet, redis, holders, topics, docs, up_hosts })
     }
 
     fn meta(&mut self) -> Option<Meta> {
@@ -160,11 +195,37 @@ impl Reader<'_> {
             login: self.login(),
             tls: self.tls(),
             history: (history > 0).then_some(history),
+            quota_bytes: self.count("meta.quota_bytes"),
+            request_bytes: self.request_bytes(),
+            auth_token: self.auth_token(),
         })
     }
 
+    fn request_bytes(&mut self) -> usize {
+        let bytes = self.count("meta.request_bytes");
+        if !(1..=MAX_REQUEST_BYTES).contains(&bytes) {
+            self.problem("meta.request_bytes", &format!("{bytes} must be from 1 to {MAX_REQUEST_BYTES}"));
+        }
+        usize::try_from(bytes.min(MAX_REQUEST_BYTES)).unwrap_or(usize::MAX)
+    }
+
+    fn auth_token(&mut self) -> AuthToken {
+        let setting = self.text("meta.auth_token");
+        match setting.split_once(',') {
+            None if setting == "simple" => AuthToken::Simple,
+            Some(("jwt", keys)) => AuthToken::Jwt(keys.to_owned()),
+            None | Some(_) => {
+                let right = format!("\"{setting}\" must be `simple` or begin with `jwt,`");
+                self.problem("meta.auth_token", &right);
+                AuthToken::Simple
+            }
+        }
+    }
+
     fn endpoints(&mut self, mode: Mode, listen: SocketAddr, tls: bool) -> Vec<String> {
-        let endpoints = self.list("meta.endpoints");
+        let with_tls = !self.text("meta.tls_ca").is_empty();
+        let endpoints = self.list("meta.endpoints").into_iter();
+        let endpoints: Vec<String> = endpoints.map(|endpoint| with_scheme(endpoint, with_tls)).collect();
         if endpoints.is_empty() && mode == Mode::Etcd {
             self.problem("meta.mode", "`etcd` needs `meta.endpoints`, such as [\"http://127.0.0.1:2379\"]");
         }
@@ -238,10 +299,12 @@ impl Reader<'_> {
         let lease_ttl = self.lease("host.lease_ttl");
         let Some(Value::Labels(labels)) = self.value("host.labels") else { return None };
         let roles = self.roles();
-        Some(Host { id, labels, roles, lease_ttl, stop_deadline: self.span("host.stop_deadline") })
+        let disk_reserve = self.count("host.disk_reserve_mib").saturating_mul(1024 * 1024);
+        let stop_deadline = self.span("host.stop_deadline");
+        Some(Host { id, labels, roles, lease_ttl, stop_deadline, disk_reserve })
     }
 
-    /// How long somebody counts as alive: neither flickering nor missed for long.
+    /// A lease TTL: long enough not to flap, short enough to detect failures.
     fn lease(&mut self, path: &str) -> Duration {
         let ttl = self.span(path);
         if !(Duration::from_secs(2)..=Duration::from_secs(600)).contains(&ttl) {
@@ -254,13 +317,13 @@ impl Reader<'_> {
         if let Some(Value::Address(address)) = self.value(path) { Some(address) } else { None }
     }
 
-    /// An address without protection must be on loopback, or openly allowed.
+    /// An address without authentication must be on loopback, or explicitly allowed.
     fn closed(&mut self, address: SocketAddr, path: &str, allow: &str, better: &str) {
         let allowed = self.value(allow) == Some(Value::Flag(true));
         if !address.ip().is_loopback() && !allowed {
             let problem = format!(
-                "{address} can be reached from other machines, and nothing there asks who they are; bind 127.0.0.1, \
-                 {better}or set `{allow} = true` if the network is closed to everyone else"
+                "{address} can be reached from other machines without authentication; bind 127.0.0.1, {better}or set \
+                 `{allow} = true` if the network is trusted"
             );
             self.problem(path, &problem);
         }
@@ -329,6 +392,15 @@ fn machine_name() -> String {
     if is_name(name) { name.to_owned() } else { "localhost".to_owned() }
 }
 
+/// `host:port` alone is enough: the scheme follows from whether TLS is set up.
+fn with_scheme(endpoint: String, tls: bool) -> String {
+    let port = endpoint.rsplit_once(':').map(|(_, port)| port);
+    match port.and_then(|port| port.parse::<u16>().ok()) {
+        Some(_) if !endpoint.contains("://") => format!("http{}://{endpoint}", if tls { "s" } else { "" }),
+        Some(_) | None => endpoint,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,6 +408,15 @@ mod tests {
     fn config(text: &str) -> Result<Config, Vec<String>> {
         let file = Some((PathBuf::from("c.toml"), text.to_owned()));
         Config::of(&Layers::of(&Sources { file, ..Sources::default() })).map_err(|invalid| invalid.0)
+    }
+
+    #[test]
+    fn an_endpoint_needs_no_scheme() {
+        let with = |endpoint: &str, tls| with_scheme(endpoint.to_owned(), tls);
+        assert_eq!(with("127.0.0.1:7701", false), "http://127.0.0.1:7701");
+        assert_eq!(with("etcd-1:2379", true), "https://etcd-1:2379");
+        assert_eq!(with("http://h:1", true), "http://h:1");
+        assert_eq!(with("localhost", false), "localhost");
     }
 
     #[test]

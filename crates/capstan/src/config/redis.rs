@@ -1,4 +1,4 @@
-//! What the Redis service of this process was told.
+//! The settings of the Redis service.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(crate) struct Redis {
     pub(crate) tls: Option<ServeTls>,
     pub(crate) tls_only: bool,
     pub(crate) nodes: u16,
-    /// Servers that somebody else runs, if the host runs none itself.
+    /// Externally managed servers, if the host runs none itself.
     pub(crate) external: Option<External>,
     pub(crate) first_node_port: u16,
     pub(crate) dir: PathBuf,
@@ -26,11 +26,11 @@ pub(crate) struct Redis {
     pub(crate) secret: Option<String>,
     pub(crate) ping_every: Duration,
     pub(crate) lease: Duration,
-    /// Keys a second of all moves from this host; zero: no limit.
+    /// Keys per second of all moves from this host; zero: no limit.
     pub(crate) move_rate: u64,
 }
 
-/// Redis servers that are only registered.
+/// Redis servers that are registered, not started.
 #[derive(Clone)]
 pub(crate) struct External {
     pub(crate) nodes: Vec<Address>,
@@ -112,7 +112,7 @@ impl Reader<'_> {
         for text in self.list("redis.external_nodes") {
             match text.parse::<Address>() {
                 Ok(node) if nodes.contains(&node) => {
-                    self.problem("redis.external_nodes", &format!("{node} is named twice"));
+                    self.problem("redis.external_nodes", &format!("{node} is listed twice"));
                 }
                 Ok(node) => nodes.push(node),
                 Err(error) => self.problem("redis.external_nodes", &error.to_string()),

@@ -1,6 +1,6 @@
 //! "Did you mean": the known word nearest to an unknown one.
 
-/// The known word that differs least, unless it differs so much that it would be a guess.
+/// The most similar known word, unless the difference is too large.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (word.chars().count() / 6).max(2);
     known
@@ -11,7 +11,7 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
-/// How many insertions, deletions, replacements and swaps of neighbours lead from one word to the other.
+/// The number of insertions, deletions, replacements and swaps of neighbours between two words.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     let mut rows = vec![vec![0; to.len() + 1]; from.len() + 1];

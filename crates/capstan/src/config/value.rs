@@ -1,4 +1,4 @@
-//! How the text of a setting becomes its value, from TOML and from plain text alike.
+//! How the text of a setting becomes its value, from TOML and from plain text.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::keys::Kind;
 
-/// The value of one setting; which variant follows from the [`Kind`] of its key.
+/// The value of one setting; the [`Kind`] of its key determines the variant.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     /// Text, Secret, Path and Choice; empty: unset.
@@ -28,7 +28,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// Reads plain text (a variable, a flag, a default); the error says what would have been right.
+    /// Parses plain text (a variable, a flag, a default); the error says what is expected.
     pub(crate) fn from_text(kind: Kind, text: &str) -> Result<Value, String> {
         match kind {
             Kind::Text | Kind::Secret | Kind::Path => Ok(Value::Text(text.to_owned())),
@@ -44,7 +44,7 @@ impl Value {
         }
     }
 
-    /// Reads a value of the file.
+    /// Parses a value of the file.
     pub(crate) fn from_toml(kind: Kind, value: &DeValue<'_>) -> Result<Value, String> {
         match (kind, value) {
             (Kind::Flag, DeValue::Boolean(flag)) => Ok(Value::Flag(*flag)),
@@ -66,11 +66,13 @@ impl Value {
                 Err(format!("expected {}, found {}", expected(kind), found(other)))
             }
             (_, DeValue::String(text)) => Value::from_text(kind, text),
+            // A number is accepted where a text consists of digits, such as the number of a host.
+            (Kind::Text, DeValue::Integer(number)) => Ok(Value::Text(number.as_str().replace('_', ""))),
             (_, other) => Err(format!("expected {}, found {}", expected(kind), found(other))),
         }
     }
 
-    /// Whether nobody has given it a value.
+    /// Whether it has no value.
     pub(crate) fn is_unset(&self) -> bool {
         match self {
             Value::Text(text) => text.is_empty(),
@@ -80,7 +82,7 @@ impl Value {
         }
     }
 
-    /// The value as JSON; in TOML it is written the same way, except for labels.
+    /// The value as JSON; the TOML form is the same, except for labels.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match self {
             Value::Text(text) => text.as_str().into(),
@@ -95,7 +97,7 @@ impl Value {
         }
     }
 
-    /// The value as it is written in the file.
+    /// The value in TOML syntax.
     pub(crate) fn to_toml(&self) -> String {
         let Value::Labels(labels) = self else { return self.to_json().to_string() };
         let pairs: Vec<_> =
@@ -147,7 +149,7 @@ fn address(text: &str) -> Result<Value, String> {
         .map_err(|_| wrong(text, "an address: write ip:port, such as 127.0.0.1:7700"))
 }
 
-/// Reads `500ms`, `10s`, `5m`, `2h`.
+/// Parses `500ms`, `10s`, `5m`, `2h`.
 pub(crate) fn span(text: &str) -> Option<Duration> {
     let digits = text.find(|c: char| !c.is_ascii_digit())?;
     let number: u64 = text[..digits].parse().ok()?;
@@ -159,6 +161,11 @@ pub(crate) fn span(text: &str) -> Option<Duration> {
         _ => return None,
     };
     number.checked_mul(millis).map(Duration::from_millis)
+}
+
+/// The same for an option of a command.
+pub(crate) fn parse_span(text: &str) -> Result<Duration, String> {
+    span(text).ok_or_else(|| "write a time span such as 500ms, 30s or 10m".to_owned())
 }
 
 fn span_text(span: Duration) -> String {

@@ -1,14 +1,15 @@
 //! The roles of the fleet in a process: the updater, which decides for all hosts, and the worker, which updates one.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use capstan_console::Health;
+use capstan_console::{Findings, Health, ServiceFindings};
 use capstan_control::keys::HostId;
 use capstan_fleet::artifact::dpkg::{DpkgOptions, Durability, Scripts};
-use capstan_fleet::release::{Source, SourceSpec, SpecError};
+use capstan_fleet::release::{MAX_TRUST_BYTES, Source, SourceSpec, SpecError, Trust};
 use capstan_fleet::run::{CacheUse, Host, HostConfig, Launcher, Runner as _};
 use capstan_fleet::status::{HostInfo, HostLease};
 use capstan_fleet::updater::UpdaterOptions;
@@ -25,17 +26,50 @@ use super::host::lease_options;
 use super::process::{LOOP, Process, in_words};
 use crate::commands::version::VERSION;
 
-/// Stands for election among the updaters of a fleet and decides when elected.
-pub(crate) fn start_updater(process: &Process, store: &Store, tree: &Tree, name: &str, ttl: Duration) {
+/// Everything about the updater of a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UpdaterPlace<'p> {
+    /// What others see as the leader's name.
+    pub(crate) name: &'p str,
+    /// How long it leads on after it died.
+    pub(crate) ttl: Duration,
+    /// The keys that releases must be signed by.
+    pub(crate) trust: Option<&'p Path>,
+    /// What is known about the services of hosts.
+    pub(crate) findings: &'p Findings,
+}
+
+/// Campaigns among the updaters of a fleet and decides when elected.
+pub(crate) fn start_updater(
+    process: &Process,
+    store: &Store,
+    tree: &Tree,
+    place: UpdaterPlace<'_>,
+) -> Result<()> {
     let (store, tree) = (store.clone(), tree.clone());
-    let options = UpdaterOptions { session: lease_options(ttl), ..UpdaterOptions::named(name) };
+    let options = UpdaterOptions {
+        session: lease_options(place.ttl),
+        trust: place.trust.map(read_trust).transpose()?,
+        services: Arc::new(ServiceFindings::of(place.findings.clone())),
+        ..UpdaterOptions::named(place.name)
+    };
     process.supervisor.start(LOOP, "fleet updater", move |stop| {
         let (store, tree, options) = (store.clone(), tree.clone(), options.clone());
         async move { Ok(updater::run(&store, &tree, options, &stop).await?) }
     });
+    Ok(())
 }
 
-/// Everything about the worker of one host.
+/// The trust file: the keys that must have signed a release.
+pub(crate) fn read_trust(path: &Path) -> Result<Trust> {
+    let unusable = || format!("the trust file {}", path.display());
+    let file = std::fs::File::open(path).with_context(unusable)?;
+    let mut bytes = Vec::new();
+    file.take(MAX_TRUST_BYTES).read_to_end(&mut bytes).with_context(unusable)?;
+    Trust::parse(&bytes).with_context(unusable)
+}
+
+/// The options of one host's worker.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerPlace {
     /// The host's number in the fleet.
@@ -44,9 +78,9 @@ pub(crate) struct WorkerPlace {
     pub(crate) id: HostId,
     /// Its directories.
     pub(crate) host: HostConfig,
-    /// Where it fetches releases unless the fleet says otherwise.
+    /// Its default source of releases.
     pub(crate) source: SourceSpec,
-    /// How its lease is kept.
+    /// The options of its lease.
     pub(crate) session: SessionOptions,
 }
 
@@ -77,7 +111,7 @@ impl WorkerPlace {
         Ok(WorkerPlace { lrn, id, host, source, session: lease_options(ttl) })
     }
 
-    /// The same on a host that can be made anew: several of them share one cache, and nothing waits for the disk.
+    /// The same on a disposable host: several of them share one cache, and nothing is synced to disk.
     pub(crate) fn disposable(mut self, cache: PathBuf) -> WorkerPlace {
         self.host.cache = cache;
         self.host.cache_use = CacheUse::Shared;
@@ -87,12 +121,19 @@ impl WorkerPlace {
 }
 
 /// Runs the worker of a host.
-pub(crate) fn start_worker(process: &Process, store: &Store, tree: &Tree, place: WorkerPlace) {
+pub(crate) fn start_worker(
+    process: &Process,
+    store: &Store,
+    tree: &Tree,
+    findings: &Findings,
+    place: WorkerPlace,
+) {
+    let services = ServiceFindings::at(findings.clone(), place.id.clone());
     let part = format!("fleet worker {}", place.lrn);
     process.health.waiting(&part, "not started yet");
     let (store, tree, health) = (store.clone(), tree.clone(), process.health.clone());
     process.supervisor.start(LOOP, part.clone(), move |stop| {
-        let (store, tree, place) = (store.clone(), tree.clone(), place.clone());
+        let (store, tree, place) = (store.clone(), tree.clone(), (place.clone(), services.clone()));
         let (health, part) = (health.clone(), part.clone());
         async move {
             let worked = work(&store, &tree, place, &health, &part, &stop).await;
@@ -107,13 +148,14 @@ pub(crate) fn start_worker(process: &Process, store: &Store, tree: &Tree, place:
 async fn work(
     store: &Store,
     tree: &Tree,
-    place: WorkerPlace,
+    (place, services): (WorkerPlace, ServiceFindings),
     health: &Health,
     part: &str,
     stop: &CancellationToken,
 ) -> Result<()> {
-    let host = Arc::new(Host::open(place.host, place.source.connect(None)?)?);
-    declare_name(store, tree, place.lrn, &place.id).await?;
+    let host = Host::open(place.host, place.source.connect(None)?)?.observed_by(Arc::new(services));
+    let host = Arc::new(host);
+    declare(store, tree, place.lrn, &place.id, &host.machine()?).await?;
     let config =
         View::open(store.clone(), Ranges::new().with(&tree.config()), ViewOptions::default()).await?;
     let lease = HostLease {
@@ -124,41 +166,50 @@ async fn work(
     };
     let options = WorkerOptions { lease, session: place.session, ..WorkerOptions::of(place.lrn) };
     health.ready(part);
-    tracing::info!(lrn = %place.lrn, host = %place.id, "fleet worker runs");
+    tracing::info!(lrn = %place.lrn, host = %place.id, "fleet worker started");
     tokio::select! {
         ended = shell::run(store, tree, host.clone(), options, stop) => Ok(ended?),
         () = follow_source(&host, &config, tree, &place.source) => Ok(()),
     }
 }
 
-/// Says under which name this host's services register, unless an operator said so: a drain has to reach them.
-async fn declare_name(store: &Store, tree: &Tree, lrn: Lrn, id: &HostId) -> Result<()> {
+/// Records the machine behind this number and the name of its host, unless an operator has set them. A second machine
+/// with the same number is refused: both would run every step.
+async fn declare(store: &Store, tree: &Tree, lrn: Lrn, id: &HostId, machine: &str) -> Result<()> {
     let key = tree.host_info(lrn);
     let seen = store.read(&key).await?;
     let info: HostInfo = seen.as_ref().map(|seen| seen.record.clone()).unwrap_or_default();
-    match &info.host {
-        Some(told) if told == id => {}
-        Some(told) => {
-            tracing::warn!(%lrn, %id, %told, "the fleet knows this host under another name; join it anew");
-        }
-        None => {
-            let named = HostInfo { host: Some(id.clone()), ..info };
-            let txn = Txn::new().when(key.as_seen(seen.as_ref())).then(key.put(&named));
-            // Who lost this race to an operator has nothing to say any more.
-            store.commit(txn).await?;
+    if !info.machine.is_empty() && info.machine != machine {
+        anyhow::bail!(
+            "another machine works as host {lrn}; give this one a number of its own (fleet.lrn), or, if it takes the \
+             other's place, run `capstan fleet leave {lrn}` and `capstan fleet join {lrn}`"
+        );
+    }
+    if let Some(told) = info.host.as_ref().filter(|told| *told != id) {
+        tracing::warn!(%lrn, %id, %told, "the fleet has this host under another name; join it again");
+    }
+    let named = HostInfo {
+        host: Some(info.host.clone().unwrap_or_else(|| id.clone())),
+        machine: machine.to_owned(),
+        ..info.clone()
+    };
+    if named != info {
+        let txn = Txn::new().when(key.as_seen(seen.as_ref())).then(key.put(&named));
+        if !store.commit(txn).await?.succeeded {
+            anyhow::bail!("host {lrn} was changed concurrently; retrying");
         }
     }
     Ok(())
 }
 
-/// Has the host fetch from where the fleet says, as soon as it says so. Ends with the view.
+/// Makes the host use the fleet's source whenever it changes. Ends with the view.
 async fn follow_source(host: &Host, config: &View, tree: &Tree, own: &SourceSpec) {
     let mut changes = config.changes();
     let mut seen = changes.mark_seen();
     loop {
         match source(&Settings::read(&*seen, tree), own) {
             Ok(source) => host.set_source(source),
-            Err(error) => tracing::warn!(%error, "the fleet's source cannot be used; the one before stays"),
+            Err(error) => tracing::warn!(%error, "cannot use the fleet's source, keeping the previous one"),
         }
         match changes.next().await {
             Some(delta) => seen = delta.after,

@@ -1,7 +1,7 @@
-//! The daemon of one host: says that it is up, and answers drains for itself.
+//! The daemon of one host: registers the host, and answers drains for itself.
 //!
-//! As far as drains are concerned the daemon is a service like the others. It has nothing to move, so it answers at
-//! once; a drain of a host without other services has somebody who answers it.
+//! For drains the daemon is a service like the others. It has nothing to move, so it answers at once; so even a host
+//! without other services can be drained.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,26 +19,27 @@ use capstan_meta::session::{Session, SessionOptions, SessionState};
 use capstan_meta::view::{View, ViewOptions};
 use capstan_meta::{Store, clock};
 
+use super::logs;
 use super::process::{LOOP, MEMBER, Process};
 use crate::commands::version::VERSION;
 use crate::config;
 
-/// What `/readyz` calls this part, and the name of the service that answers drains.
+/// The name of this part in `/readyz`, and of the service that answers drains.
 pub(super) const PART: &str = "host";
-/// The part of a lease's time that is kept for clocks that run apart.
+/// The part of a lease's TTL that is kept as a margin for clock drift.
 const MARGIN_SHARE: u32 = 5;
 
-/// Begins the lease under which everything of this process is registered.
+/// Starts the lease under which everything of this process is registered.
 pub(crate) fn start_session(store: Store, settings: &config::Host) -> Session {
     Session::start(store, lease_options(settings.lease_ttl))
 }
 
-/// How a lease of this time is kept.
+/// The session options for this TTL.
 pub(super) fn lease_options(ttl: Duration) -> SessionOptions {
     SessionOptions { ttl, margin: ttl / MARGIN_SHARE, ..SessionOptions::default() }
 }
 
-/// Registers the host and keeps it registered; answers drains; leaves when the process stops.
+/// Registers the host and keeps it registered; answers drains; deregisters when the process stops.
 pub(crate) fn start_host(
     process: &Process,
     store: &Store,
@@ -67,16 +68,17 @@ pub(crate) fn start_host(
             ended = member => ended,
             () = stop.cancelled() => Ok(()),
         };
-        session.close().await.context("the host's lease could not be given back; it ends by itself")?;
+        session.close().await.context("cannot revoke the host's lease; it expires by itself")?;
         tracing::info!(host = %id, "left");
         ended
     });
     Ok(())
 }
 
-/// Who answers drains of a host with these roles: its daemon, and the roles that have something to move.
+/// The services that answer drains of a host with these roles: its daemon, and the roles that have something to move.
 fn services(roles: &[&str]) -> Result<Vec<ServiceName>> {
-    let moving = roles.iter().copied().filter(|role| *role == capstan_redis::coordinator::SERVICE);
+    let moves = |role: &&str| *role == capstan_redis::coordinator::SERVICE || logs::SERVICES.contains(role);
+    let moving = roles.iter().copied().filter(moves);
     std::iter::once(PART).chain(moving).map(|name| Ok(name.parse()?)).collect()
 }
 
@@ -97,11 +99,14 @@ pub(super) fn start_drain_agent(process: &Process, store: &Store, id: &HostId) -
     Ok(())
 }
 
-/// Registered as long as this runs; health follows the lease.
+/// Keeps the host registered as long as this runs; health follows the lease.
 async fn stand(session: &Session, key: HostKey, record: HostRecord, health: &Health) -> Result<()> {
-    session.register(&key, &record).await;
+    session.claim(&key, &record).await.context("the host id is taken")?;
     tracing::info!(host = %key.host, "registered");
-    follow(session, PART, health).await
+    tokio::select! {
+        ended = follow(session, PART, health) => ended,
+        taken = session.taken(&key) => Err(anyhow::Error::from(taken).context("the host id was taken")),
+    }
 }
 
 /// A part is ready while there is a lease.
@@ -110,13 +115,13 @@ pub(super) async fn follow(session: &Session, part: &str, health: &Health) -> Re
     loop {
         match *state.borrow_and_update() {
             SessionState::Live { .. } => health.ready(part),
-            SessionState::Lost => health.waiting(part, "there is no lease; asking for a new one"),
+            SessionState::Lost => health.waiting(part, "lease lost, requesting a new one"),
         }
         state.changed().await.context("the session has ended")?;
     }
 }
 
-/// Answers drains of its own host: there is nothing to move, and nothing to take up again.
+/// Answers drains of its own host: the daemon has nothing to move or to take up.
 #[derive(Clone, Debug)]
 struct DrainAgent {
     host: HostId,
@@ -133,7 +138,7 @@ impl Controller for DrainAgent {
     fn plan(&self, situation: &Situation) -> Plan<NoMessage> {
         let asked =
             questions(&situation.snapshot, &self.service).into_iter().find(|asked| asked.host == self.host);
-        let Some(asked) = asked else { return Plan::idle("nobody asks for this host") };
+        let Some(asked) = asked else { return Plan::idle("no drain of this host") };
         let (answer, why) = match asked.intent() {
             Intent::Drain => (Answer::Drained, "this host is drained"),
             Intent::Return => (Answer::Healthy, "this host has returned"),

@@ -1,4 +1,4 @@
-//! Binding of addresses: all of them before anything else is started, with an error that says what to do.
+//! Binds addresses: all of them before anything else is started, with an error that names the remedy.
 
 use std::net::SocketAddr;
 

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use capstan_console::Findings;
 use capstan_control::hosts::HostRecord;
 use capstan_control::keys::{HostId, HostKey, Role, ServiceName};
 use capstan_fleet::api::{ConfigKey, Member};
@@ -25,20 +26,20 @@ use crate::config::{Config, HostRole};
 /// Where the local hosts are, relative to the data directory.
 const HOSTS_DIR: &str = "hosts";
 
-/// A host that `capstan up` plays.
+/// A host that `capstan up` simulates.
 #[derive(Clone, Debug)]
 pub(crate) struct LocalHost {
     /// Counted from one.
     pub(crate) number: u32,
     /// Its name.
     pub(crate) id: HostId,
-    /// Everything of this host is below it.
+    /// The directory of this host.
     pub(crate) dir: PathBuf,
-    /// What it does.
+    /// Its roles.
     pub(crate) roles: Vec<Role>,
-    /// Who answers drains of it.
+    /// The services that answer drains of it.
     pub(crate) services: Vec<ServiceName>,
-    /// Where its roles are reached.
+    /// The addresses of its roles.
     pub(crate) addresses: BTreeMap<String, String>,
 }
 
@@ -54,13 +55,13 @@ impl LocalHost {
         })
     }
 
-    /// It does this as well.
+    /// Adds a role.
     pub(crate) fn role(&mut self, role: HostRole) -> Result<()> {
         self.roles.push(role.name().parse()?);
         Ok(())
     }
 
-    /// The directory that plays its `/`.
+    /// The directory that serves as its `/`.
     pub(crate) fn root(&self) -> PathBuf {
         self.dir.join("root")
     }
@@ -99,15 +100,17 @@ pub(crate) fn start_local_hosts(
     Ok(())
 }
 
-/// Has the local hosts updated as a fleet. Those that are new take part in it; who has left stays away.
+/// Updates the local hosts as a fleet. New hosts join it; hosts that have left stay out. Returns the trust
+/// file of the sample, if there are hosts.
 pub(crate) async fn start_local_fleet(
     process: &Process,
     store: &Store,
     config: &Config,
+    findings: &Findings,
     hosts: &mut [LocalHost],
-) -> Result<()> {
+) -> Result<Option<PathBuf>> {
     if hosts.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let data = std::path::absolute(&config.meta.dir)?;
     let fleet = Fleet::new(store.clone(), config.fleet.tree.clone());
@@ -117,14 +120,14 @@ pub(crate) async fn start_local_fleet(
         let lrn = Lrn(host.number);
         if !host.dir.exists() {
             fleet.join(&Member { lrn, host: Some(host.id.clone()), labels: BTreeMap::new() }).await?;
-            // The directory is made last: it says that the host has joined once.
+            // The directory is created last: it records that the host has joined once.
             make_dir(&host.root()).with_context(|| format!("cannot make {}", host.root().display()))?;
         }
         let (dir, ttl) = (host.dir.join("fleet"), config.host.lease_ttl);
         let place = WorkerPlace::new(lrn, host.id.clone(), &dir, &host.root(), trust.clone(), ttl)?;
-        start_worker(process, store, &config.fleet.tree, place.disposable(data.join("cache")));
+        start_worker(process, store, &config.fleet.tree, findings, place.disposable(data.join("cache")));
     }
-    Ok(())
+    Ok(Some(trust))
 }
 
 /// Where the sample release goes, relative to the data directory.
@@ -151,7 +154,7 @@ fn make_key(key: &Path, trust: &Path) -> Result<()> {
     let secret = SecretKey::generate()?;
     let trusted = serde_json::to_vec_pretty(&Trust::in_all_of(vec![secret.public()]))?;
     write_atomic(trust, &trusted).with_context(|| format!("cannot write {}", trust.display()))?;
-    // The key is written last: it says that the trust file is there.
+    // The key is written last: it implies that the trust file exists.
     write_atomic_with_mode(key, secret.to_text().as_bytes(), 0o600)
         .with_context(|| format!("cannot write {}", key.display()))
 }

@@ -1,13 +1,13 @@
-//! Tells systemd (Type=notify) how far the process is. Without systemd this does nothing.
+//! Notifies systemd (Type=notify). Without systemd this does nothing.
 
 use std::os::unix::net::UnixDatagram;
 
-/// Everything serves.
+/// Reports that everything serves.
 pub(crate) fn ready() {
     tell("READY=1");
 }
 
-/// The process is on its way out.
+/// Reports that the process is stopping.
 pub(crate) fn stopping() {
     tell("STOPPING=1");
 }

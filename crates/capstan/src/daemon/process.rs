@@ -1,9 +1,9 @@
-//! A process from its first task to its last: started, announced once it is ready, stopped in order by a signal.
+//! A process from its first task to its last: starts, announces that it is ready, stops in order on a signal.
 
 use std::future::Future;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use capstan_console::Health;
 use capstan_control::tasks::{Kind, OnFailure, Stage, Supervisor, TaskError};
 use capstan_meta::embedded::Embedded;
@@ -15,13 +15,13 @@ use crate::exit::Exit;
 /// Serves clients: without it the process has no purpose.
 pub(super) const LISTENER: Kind =
     Kind { name: "listener", on_failure: OnFailure::ShutDown, stage: Stage::Accepting };
-/// Decides and carries out: begins again after a failure, from what the metadata says.
+/// Decides and acts: restarts after a failure, from the metadata.
 pub(super) const LOOP: Kind = Kind { name: "loop", on_failure: OnFailure::Restart, stage: Stage::Working };
-/// Stands for this process in the metadata.
+/// Registers this process in the metadata.
 pub(super) const MEMBER: Kind =
     Kind { name: "member", on_failure: OnFailure::ShutDown, stage: Stage::Holding };
 
-/// What runs, and what it needs to end well.
+/// The running tasks, and what is needed to stop them cleanly.
 pub(crate) struct Process {
     pub(crate) supervisor: Supervisor,
     pub(crate) health: Health,
@@ -32,7 +32,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// A process in which nothing runs yet. From now on signals are asked for, not obeyed by the system.
+    /// A process without tasks. From now on signals are handled here.
     pub(crate) fn new(stop_deadline: Duration) -> Result<Process> {
         let (supervisor, health) = (Supervisor::default(), Health::default());
         Ok(Process { supervisor, health, signals: Signals::take()?, stop_deadline, embedded: None })
@@ -43,7 +43,7 @@ impl Process {
         self.embedded = Some(embedded);
     }
 
-    /// Starts a task that cannot be started twice, such as a server on a bound socket.
+    /// Starts a task that cannot be restarted, such as a server on a bound socket.
     pub(super) fn start_once<F>(
         &self,
         kind: Kind,
@@ -58,14 +58,13 @@ impl Process {
             async move {
                 match running {
                     Some(running) => running.await.map_err(in_words),
-                    None => Err("it cannot be started twice".into()),
+                    None => Err("it cannot be restarted".into()),
                 }
             }
         });
     }
 
-    /// Runs until a signal comes or something fails that the process cannot go on without; then stops. Once all parts
-    /// are ready, `announce` says so to the world.
+    /// Runs until a signal arrives or an essential task fails; then stops. Calls `announce` once all parts are ready.
     pub(crate) async fn run(mut self, announce: impl FnOnce() -> Result<()>) -> Result<Exit> {
         let over = self.until_over(announce).await;
         notify::stopping();
@@ -78,7 +77,10 @@ impl Process {
             }
         };
         if let Some(embedded) = &self.embedded {
+            // The cause of all later failures.
+            let failed = embedded.failure();
             embedded.close().await?;
+            failed.map_or(Ok(()), Err).context("the metadata store failed")?;
         }
         over?;
         if !report.hung.is_empty() {
@@ -106,7 +108,7 @@ impl Process {
     }
 }
 
-/// An error with its causes, as the supervisor keeps it.
+/// An error with its causes, for the supervisor.
 pub(super) fn in_words(error: anyhow::Error) -> TaskError {
     format!("{error:#}").into()
 }

@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use capstan_control::keys::HostId;
 use capstan_meta::Store;
 use capstan_meta::backoff::Backoff;
-use capstan_meta::view::{View, ViewOptions};
+use capstan_meta::view::View;
 use capstan_redis::agent::{Agent, AgentConfig, Kind, find_server};
 use capstan_redis::broker::{self, PROXY_ADDRESS, Tree};
 use capstan_redis::coordinator::{Coordinator, SERVICE, Timing, Wire};
-use capstan_redis::data::proxy::{self, ClientTls, Limits, PlainClients, Proxy};
 use capstan_redis::host::{self, Identity, NodeSecret};
-use capstan_redis::spec::{ClusterSpec, Serving};
+use capstan_redis::spec::{ClusterSpec, Persistence, Serving};
 use capstan_redis::{Address, ClusterName};
+use capstan_redis_proxy::{ClientTls, Limits, PlainClients, Proxy};
 
+use super::health::watch_proxies;
 use super::local::LocalHost;
 use super::process::{LISTENER, LOOP, Process};
 use super::redis_ports::Ports;
@@ -24,23 +26,23 @@ use crate::config::{self, Config, HostRole, ServeTls};
 use crate::connect::read;
 
 /// The file in a data directory with the secret of a single machine's installation.
-const SECRET_FILE: &str = "redis-secret";
-/// Bytes of a secret that was made here; twice as many characters.
+pub(crate) const SECRET_FILE: &str = "redis-secret";
+/// Bytes of a generated secret; it has twice as many characters.
 const SECRET_BYTES: usize = 24;
-/// Pauses between attempts to register a host or to create the demo while the store is not there yet.
+/// Pauses between attempts to register a host or to create the demo while the store is unreachable.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// The cluster that a newcomer finds.
+/// The demo cluster.
 pub(crate) const DEMO: &str = "demo";
 
-/// What one host does for Redis.
+/// The Redis part of one host.
 #[derive(Clone, Debug)]
 pub(crate) struct RedisHost {
-    /// Where its proxy listens.
+    /// The address of its proxy.
     pub(crate) listen: SocketAddr,
     /// The nodes that it offers.
     pub(crate) nodes: Vec<Address>,
-    /// Where the proxy's state and the nodes' data are.
+    /// The directory for the proxy's state and the nodes' data.
     pub(crate) dir: PathBuf,
 }
 
@@ -52,7 +54,7 @@ pub(crate) struct RedisShared {
     pub(crate) settings: config::Redis,
 }
 
-/// The secret in this data directory, made when it is asked for the first time.
+/// The secret in this data directory, generated on first use.
 pub(crate) fn secret_of(dir: &Path) -> Result<String> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
@@ -71,7 +73,7 @@ pub(crate) fn secret_of(dir: &Path) -> Result<String> {
     }
 }
 
-/// A way to ask proxies about their nodes, with the secret of the settings or of a data directory.
+/// A client for node facts of proxies, with the secret of the settings or of a data directory.
 pub(crate) fn proxies(settings: &config::Redis, data: Option<&Path>) -> Result<Option<Arc<Wire>>> {
     let secret = match (&settings.secret, data) {
         (Some(secret), _) => Some(secret.clone()),
@@ -81,7 +83,7 @@ pub(crate) fn proxies(settings: &config::Redis, data: Option<&Path>) -> Result<O
     Ok(secret.map(|secret| Arc::new(Wire::new(Some(secret), Timing::default().reply_within))))
 }
 
-/// How this host's clients may speak TLS, as the settings say.
+/// The TLS options for clients of this host.
 pub(crate) fn client_tls(files: Option<&ServeTls>, tls_only: bool) -> Result<Option<ClientTls>> {
     let Some(files) = files else { return Ok(None) };
     let plain = if tls_only { PlainClients::Refused } else { PlainClients::Served };
@@ -90,11 +92,11 @@ pub(crate) fn client_tls(files: Option<&ServeTls>, tls_only: bool) -> Result<Opt
     tls.map(Some).context("cannot use the certificate, the key or the authority for TLS with clients")
 }
 
-/// Starts the proxy and the nodes of a host, and offers them to clusters. Says where clients connect to.
+/// Starts the proxy and the nodes of a host, and offers them to clusters. Returns the address for clients.
 pub(crate) fn start_redis_host(process: &Process, shared: &RedisShared, host: RedisHost) -> Result<Address> {
     let agent = AgentConfig { dir: host.dir.join("nodes"), server: shared.settings.server.clone() };
     let agent = Arc::new(Agent::start(agent, &process.supervisor)?);
-    let config = proxy::Config {
+    let config = capstan_redis_proxy::Config {
         listen: host.listen,
         announce: None,
         workers: shared.settings.workers,
@@ -122,7 +124,7 @@ pub(crate) fn start_redis_host(process: &Process, shared: &RedisShared, host: Re
     Ok(address)
 }
 
-/// The workers end when the process stops taking work.
+/// Stops the workers in the first stage of a shutdown.
 fn stop_in_order(process: &Process, address: &Address, mut proxy: Proxy) {
     process.start_once(LISTENER, &format!("redis proxy {address}"), async move |stop| {
         stop.cancelled().await;
@@ -136,15 +138,20 @@ fn keep_nodes(process: &Process, shared: &RedisShared, agent: Arc<Agent>, me: Id
         let (store, agent, me, nodes) = (store.clone(), agent.clone(), me.clone(), nodes.clone());
         async move {
             broker::add_host(&store, &me.proxy, &nodes).await?;
-            let view = View::open(store.clone(), Tree::ranges(), ViewOptions::default()).await?;
+            let view = View::open(store.clone(), Tree::ranges(), host::view_options()).await?;
             host::keep(&me, &agent, &store, &view, &stop).await
         }
     });
 }
 
-/// Starts a coordinator. The address says to people which process it is.
-pub(crate) fn start_coordinator(process: &Process, shared: &RedisShared, address: SocketAddr) -> Result<()> {
-    let address: Address = address.to_string().parse()?;
+/// Starts a coordinator. The address identifies its process to operators.
+pub(crate) fn start_coordinator(
+    process: &Process,
+    shared: &RedisShared,
+    controller: &str,
+    address: SocketAddr,
+) -> Result<()> {
+    let (controller, address): (HostId, Address) = (controller.parse()?, address.to_string().parse()?);
     let (store, secret) = (shared.store.clone(), shared.secret.clone());
     let timing = Timing {
         ping_every: shared.settings.ping_every,
@@ -152,20 +159,21 @@ pub(crate) fn start_coordinator(process: &Process, shared: &RedisShared, address
         ..Timing::default()
     };
     process.supervisor.start(LOOP, "redis coordinator", move |stop| {
-        let (store, secret, address) = (store.clone(), secret.clone(), address.clone());
+        let (store, secret) = (store.clone(), secret.clone());
+        let (controller, address) = (controller.clone(), address.clone());
         async move {
-            // Names this life of the coordinator: two of them must not be taken for one.
+            // Identifies this run of the coordinator: two of them must not count as one.
             let seed = rand::random();
             let proxies = Wire::new(Some(secret), timing.reply_within);
-            Coordinator::start(store, proxies, &address, timing, seed).await?.run(stop).await;
+            Coordinator::start(store, proxies, (controller, &address), timing, seed).await?.run(stop).await;
             Ok(())
         }
     });
     Ok(())
 }
 
-/// Has the local hosts of `capstan up` serve Redis, with a cluster to try. Without a server program they do not, which
-/// is said and no more.
+/// Starts Redis on the local hosts of `capstan up`, with a demo cluster. Without a server program it only logs a
+/// warning.
 pub(crate) fn start_local_redis(
     process: &Process,
     store: &Store,
@@ -189,28 +197,34 @@ pub(crate) fn start_local_redis(
         host.services.push(SERVICE.parse()?);
         host.addresses.insert(PROXY_ADDRESS.to_owned(), proxy.to_string());
     }
-    start_coordinator(process, &shared, console)?;
+    start_coordinator(process, &shared, &config.host.id, console)?;
+    let proxies = hosts.iter().filter_map(|host| host.addresses.get(PROXY_ADDRESS)?.parse().ok());
+    watch_proxies(process, store, &shared.secret, proxies.collect());
     start_demo(process, &shared, DEMO, u32::try_from(hosts.len())?)
 }
 
 fn has_server(settings: &config::Redis) -> bool {
     let there = settings.server.is_some() || find_server().is_some();
     if !there {
-        tracing::warn!("neither redis-server nor valkey-server is on the PATH; local hosts serve no redis");
+        tracing::warn!("no redis-server or valkey-server in PATH, local hosts do not serve redis");
     }
     there
 }
 
-/// Creates a cluster for newcomers, unless there is one of that name or has been: who deletes it does not want it.
+/// Creates the demo cluster, unless it exists or was deleted before.
 pub(crate) fn start_demo(process: &Process, shared: &RedisShared, name: &str, nodes: u32) -> Result<()> {
     let name: ClusterName = name.parse()?;
-    let store = shared.store.clone();
+    let (store, health) = (shared.store.clone(), process.health.clone());
+    health.waiting("redis demo", "not created yet");
     process.start_once(LOOP, "redis demo", async move |stop| {
         let mut retry = Backoff::new(RETRY.0, RETRY.1, u64::from(std::process::id()));
         while !stop.is_cancelled() {
             match create_once(&store, &name, nodes).await {
-                Ok(()) => break,
-                Err(error) => tracing::debug!(%error, "the demo cluster is not there yet"),
+                Ok(()) => {
+                    health.ready("redis demo");
+                    break;
+                }
+                Err(error) => tracing::debug!(%error, "cannot create demo cluster yet, will retry"),
             }
             tokio::time::sleep(retry.next_wait()).await;
         }
@@ -225,8 +239,9 @@ async fn create_once(store: &Store, name: &ClusterName, nodes: u32) -> Result<()
     if tree.clusters.get(name).is_some_and(|cluster| cluster.exists() || cluster.last_epoch.is_some()) {
         return Ok(());
     }
-    let serving = Serving { default: true, ..Serving::default() };
+    // Data of the demo survives a crash.
+    let serving = Serving { default: true, persistence: Persistence::Aof, ..Serving::default() };
     broker::create_cluster(store, name, &ClusterSpec { serving, ..ClusterSpec::of(nodes) }).await?;
-    tracing::info!(cluster = %name, nodes, "created a redis cluster to try");
+    tracing::info!(cluster = %name, nodes, "demo redis cluster created");
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Which ports do the local hosts' proxies and nodes have? The same at every start: nodes are known by their address.
+//! Which ports do the local hosts' proxies and nodes use? The same at every start: nodes are identified by their
+//! address.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -9,14 +10,14 @@ use capstan_redis::Address;
 use super::redis::RedisHost;
 use crate::config;
 
-/// The file in the data directory with ports that were chosen by the system, once.
+/// The file in the data directory with ports that the system chose at the first start.
 const FILE: &str = "redis-ports.json";
 
-/// Where the ports of the local hosts begin, or which they are.
+/// The ports of the local hosts.
 pub(super) enum Ports {
-    /// The settings count from here.
+    /// Counted from the settings.
     Counted { proxies: SocketAddr, nodes: u16 },
-    /// Chosen once and remembered: for every host the proxy's port, then those of its nodes.
+    /// Chosen once and stored: for every host the proxy's port, then those of its nodes.
     Chosen(Vec<Vec<u16>>),
 }
 
@@ -28,7 +29,7 @@ impl Ports {
         }
     }
 
-    /// The addresses of one host; its directory is for the caller to say.
+    /// The addresses of one host; the caller sets its directory.
     pub(super) fn host(&self, at: usize, settings: &config::Redis) -> Result<RedisHost> {
         let ip = settings.listen.ip();
         let (proxy, nodes) = match self {
@@ -52,7 +53,7 @@ impl Ports {
     }
 }
 
-/// Ports as the file has them; those that are missing are chosen and added.
+/// The ports in the file; missing ones are chosen and added.
 fn remembered(path: &Path, hosts: usize, each: usize) -> Result<Vec<Vec<u16>>> {
     let mut known: Vec<Vec<u16>> = match std::fs::read(path) {
         Ok(text) => {

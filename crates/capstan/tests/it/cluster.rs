@@ -34,7 +34,7 @@ done
 /// One machine.
 pub struct Host {
     pub proxy: SocketAddr,
-    root: PathBuf,
+    pub root: PathBuf,
     manager: Process,
     _ports: (Port, PortBlock),
 }
@@ -43,6 +43,11 @@ impl Host {
     /// What was installed when its daemon started.
     pub fn running(&self) -> String {
         std::fs::read_to_string(self.root.join("running")).unwrap_or_default().trim().to_owned()
+    }
+
+    /// Ends what a release left running to break it.
+    pub fn heal(&self) {
+        std::fs::write(self.root.join("healed"), "").unwrap();
     }
 
     /// kill -9 of everything that it runs, at once: nothing is started again.
@@ -57,6 +62,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        self.heal();
         // One that was killed has ended.
         if self.manager.signal(Signal::SIGTERM).is_ok() {
             let ended = || self.manager.exit_status().ok().flatten().ok_or("still running");

@@ -98,3 +98,35 @@ fn check_speaks_json() {
     assert_eq!(answer["valid"], false);
     assert_eq!(answer["problems"][0], "--set log.format=xml: log.format: \"xml\" is not text or json");
 }
+
+#[test]
+fn the_example_configuration_is_valid_and_every_unit_names_one_of_its_files() {
+    let deploy = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let dir = TempDir::new("deploy").unwrap();
+    for unit in std::fs::read_dir(deploy.join("systemd")).unwrap() {
+        let unit = std::fs::read_to_string(unit.unwrap().path()).unwrap();
+        let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/capstan ")).unwrap();
+        let file = start.split("/etc/capstan/").nth(1).unwrap();
+        let mut check = command(dir.path());
+        check.args(["config", "check", "--config"]).arg(deploy.join("config").join(file));
+        check.env("CAPSTAN_REDIS_SECRET", "a secret of the example");
+        let run = finish(check.output().unwrap());
+        assert_eq!(run.code, 0, "{file}: {run:#?}");
+    }
+}
+
+#[test]
+fn a_role_whose_settings_are_missing_is_refused() {
+    let run = capstan(".".as_ref(), &["config", "check", "--role", "controller"]);
+    assert_eq!(run.code, 64, "{run:#?}");
+    assert!(run.stderr.contains("redis.secret"), "{run:#?}");
+    let set = ["config", "check", "--role", "controller", "--set", "redis.secret=of-this-test"];
+    capstan(".".as_ref(), &set).ok();
+    assert_eq!(capstan(".".as_ref(), &["config", "check", "--role", "host"]).code, 64);
+}
+
+#[test]
+fn a_number_is_accepted_where_one_is_meant() {
+    let file = "[host]\nroles = ['fleet']\n[fleet]\nlrn = 7\ntrust = 'capstan.toml'\n";
+    with_file(file, &["config", "check"]).ok();
+}

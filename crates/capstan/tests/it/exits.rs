@@ -69,12 +69,13 @@ fn a_reader_that_leaves_early_is_no_error() {
 async fn a_directory_of_a_newer_version_is_left_alone() {
     let mut store = Daemon::start("newer", &["meta", "serve", "--listen", "127.0.0.1:0"]).await;
     store.process.terminate(DEADLINE).await.unwrap();
-    let file = std::fs::read_dir(store.dir.join("data")).unwrap().map(|entry| entry.unwrap().path());
-    let file =
-        file.into_iter().find(|path| std::fs::read(path).unwrap().starts_with(b"SQLite format 3")).unwrap();
-    // SQLite keeps the application's own format number in its header, at byte 60.
-    let mut bytes = std::fs::read(&file).unwrap();
-    bytes[60..64].copy_from_slice(&99u32.to_be_bytes());
+    let file = store.dir.join("data/base-000000000001");
+    assert!(file.exists());
+    // The head of a base of format 99, with its checksums.
+    let mut bytes = b"CMF1\x01\0\0\0\x04\0\0\0\xdf\x70\x89\x92".to_vec();
+    bytes.extend([0; 12]);
+    bytes.extend(*b"\xda\x18\x80\x3b\x63\0\0\0");
+    bytes.resize(512, 0);
     std::fs::write(&file, &bytes).unwrap();
     let run = capstan(store.dir.path(), &["meta", "serve", "--dir", "data", "--listen", "127.0.0.1:0"]);
     assert_eq!(run.code, 76, "{run:#?}");

@@ -52,7 +52,7 @@ fn a_release_is_made_signed_checked_and_published() {
     let published = run(&["publish", "built", "repository"]).ok();
     assert_eq!(published, "release 2026.11.16-1 is in repository/releases/2026.11.16-1 (1 artifacts)\n");
     let listed = run(&["list", "repository", "-o", "json"]).json();
-    assert_eq!(listed[0]["version"], "2026.11.16-1");
+    assert_eq!(listed["releases"][0]["version"], "2026.11.16-1");
     let verify = ["verify", "repository", "--release", "2026.11.16-1", "--trust", "trust.json", "-o", "json"];
     assert_eq!(run(&verify).json()["manifest"]["version"], "2026.11.16-1");
     let missing = run(&["verify", "repository", "--release", "9", "--trust", "trust.json"]);
@@ -68,7 +68,7 @@ fn keys_are_kept_secret_and_never_replaced() {
     let again = run(&["fleet", "release", "keygen", "a.key"]);
     assert_eq!(
         (again.code, again.stderr.as_str()),
-        (1, "capstan: a.key exists already; keys are not replaced\n")
+        (1, "capstan: a.key already exists; keys are not replaced\n")
     );
     run(&["fleet", "release", "keygen", "b.key", "--trust", "trust.json"]).ok();
     let trust = std::fs::read_to_string(dir.join("trust.json")).unwrap();

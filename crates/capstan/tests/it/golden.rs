@@ -1,4 +1,4 @@
-//! Texts that people read, kept as files and reviewed like code. `UPDATE=1` rewrites them.
+//! Texts for users, kept as files and reviewed like code. `UPDATE=1` rewrites them.
 
 use std::path::{Path, PathBuf};
 

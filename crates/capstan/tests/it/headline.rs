@@ -1,5 +1,5 @@
-//! The headline: every host of a running cluster is updated, one drained host at a time, while clients write, and
-//! nothing is lost and nobody sees an error.
+//! The headline: every host of a running cluster is updated, one drained host at a time, while clients write; no write
+//! is lost and no client sees an error.
 
 use std::net::SocketAddr;
 
@@ -35,8 +35,8 @@ async fn every_host_is_updated_under_load_and_nothing_is_lost() {
     }
 }
 
-/// A release that installs a package and then has the daemon of the host started again, which kills whoever runs this
-/// step: the worker goes on when it is back, by its journal.
+/// A release that installs a package and then restarts the daemon of the host, which kills the worker that runs this
+/// step: the restarted worker continues from its journal.
 const UPGRADE: &str = r#"
 version = "2.0.0"
 packages = ["capstan-sample.deb"]
@@ -65,13 +65,13 @@ async fn every_daemon_is_replaced_under_load_and_nothing_is_lost() {
 
     load.finish().await;
     let history = cluster.run(&["fleet", "history", "-o", "json"]).json();
-    assert_eq!(history[0]["without"], Value::Null, "nobody was taken for dead: {history:#}");
+    assert_eq!(history["requests"][0]["without"], Value::Null, "nobody was taken for dead: {history:#}");
     for host in &cluster.hosts {
         assert_eq!(host.running(), "1.0.0", "a daemon that was not started again");
     }
 }
 
-/// The proxies of the cluster that is made for newcomers.
+/// The proxies of the demo cluster.
 fn proxies(up: &Daemon) -> Result<Vec<SocketAddr>, String> {
     let run = up.capstan(&["redis", "connect", "demo", "-o", "json"]);
     if run.code != 0 {

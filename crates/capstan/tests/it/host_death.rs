@@ -1,4 +1,4 @@
-//! What do clients see of the sudden end of a whole host: its daemon, its proxy and its redis-servers?
+//! What do clients see when a whole host fails: its daemon, its proxy and its redis-servers?
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ async fn a_killed_host_is_replaced_and_its_replicas_have_its_data() {
     let proxies = cluster.create_redis().await;
     write_all(proxies[0], "before").unwrap();
     eventually("replicas have everything", LONG, async || cluster.replicas_are_in_sync()).await;
-    // A controller reports nobody until everybody counts it.
+    // A controller files no reports until all controllers count it.
     let counted = async || match Timing::default().warm_up().checked_sub(started.elapsed()) {
         None => Ok(()),
         Some(left) => Err(format!("{left:?} are left")),

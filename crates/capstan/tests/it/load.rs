@@ -1,4 +1,4 @@
-//! Clients that write all the time and know what must be there.
+//! Clients that write continuously and verify what they wrote.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -44,7 +44,7 @@ impl Load {
         Load { seeds, stop, clients }
     }
 
-    /// Ends. Nobody may have seen an error or a wrong value, and everything that was written is still there.
+    /// Stops. No client may have seen an error or a wrong value, and every written value is still there.
     pub async fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         let accounts = self.clients.join_all().await;
@@ -63,7 +63,7 @@ impl Load {
     }
 }
 
-/// Writes and reads back its own keys until told to stop. Every answer is compared with what it wrote before.
+/// Writes and reads back its own keys until stopped. Every reply is compared with what it wrote before.
 async fn client(mut connection: ClusterConnection, me: u64, stop: Arc<AtomicBool>) -> Account {
     let mut account = Account::default();
     let mut turn = 0;

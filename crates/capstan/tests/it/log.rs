@@ -7,9 +7,9 @@ use std::path::Path;
 use bytes::Bytes;
 use capstan_log::disk::{Disk, Options};
 use capstan_log::{Entry, EntryKind, LogEpoch, LogName, Offset};
-use capstan_testkit::TempDir;
+use capstan_testkit::{TempDir, eventually};
 
-use crate::binary::{Run, capstan};
+use crate::binary::{DEADLINE, Daemon, Run, capstan};
 use crate::golden::golden;
 
 /// Small, so that a few entries make several segments.
@@ -21,7 +21,13 @@ async fn append(disk: &Disk, log: &str, epoch: u64, offsets: std::ops::Range<u64
     let log = disk.log(&name).await.unwrap();
     for offset in offsets {
         let data = Bytes::from(vec![7; 500]);
-        let entry = Entry { epoch: LogEpoch(epoch), offset: Offset(offset), kind: EntryKind::Data, data };
+        let entry = Entry {
+            epoch: LogEpoch(epoch),
+            offset: Offset(offset),
+            kind: EntryKind::Data,
+            time: std::time::Duration::ZERO,
+            data,
+        };
         let (done, answer) = tokio::sync::oneshot::channel();
         log.append(vec![entry], Box::new(|outcome| drop(done.send(outcome)))).await.unwrap();
         answer.await.unwrap().unwrap();
@@ -113,4 +119,34 @@ async fn every_state_of_a_directory_is_explained() {
         text += &format!("$ capstan log {} {}\n{}\n", args[0], args[1], said(&run));
     }
     golden("log.txt", &text);
+}
+
+#[tokio::test]
+async fn logs_of_a_running_installation_are_listed_shown_and_led_by_another_holder() {
+    let up = Daemon::start("logs", &["up", "--port-base", "0", "--set", "up.hosts=2"]).await;
+    eventually("all holders are up", DEADLINE, async || {
+        let holders = up.capstan(&["log", "holders", "-o", "json"]).json();
+        let up = holders["holders"].as_array().unwrap().iter().filter(|line| line["state"] == "up").count();
+        if up == 4 { Ok(()) } else { Err(holders.to_string()) }
+    })
+    .await;
+    assert!(up.capstan(&["log", "show", "orders"]).stderr.contains("there is no log orders"));
+    let record = r#"{"epoch":1,"primary":"topics.local-1","holders":["topics.local-1","topics.local-2"],
+        "in_sync":["topics.local-1","topics.local-2"],"min_copies":2}"#;
+    up.capstan(&["meta", "put", "/capstan/logs/orders", record]).ok();
+    let line = eventually("its primary has begun an epoch", DEADLINE, async || {
+        let line = up.capstan(&["log", "show", "orders", "-o", "json"]).json();
+        if line["epoch"].as_u64() > Some(1) { Ok(line) } else { Err(line.to_string()) }
+    })
+    .await;
+    assert_eq!((&line["state"], &line["primary"]), (&"ok".into(), &"topics.local-1".into()));
+    up.capstan(&["log", "elect", "orders", "topics.local-2"]).ok();
+    let list = up.capstan(&["log", "list"]).ok();
+    assert!(list.contains("topics.local-2"), "{list}");
+    let shown = up.capstan(&["log", "show", "orders"]).ok();
+    assert!(shown.contains("in sync, up") && shown.contains("primary, up"), "{shown}");
+    up.capstan(&["log", "retire", "docs.local-1"]).ok();
+    assert!(up.capstan(&["log", "holders"]).ok().contains("retiring"));
+    up.capstan(&["log", "retire", "docs.local-1", "--undo"]).ok();
+    assert!(!up.capstan(&["log", "holders"]).ok().contains("retiring"));
 }

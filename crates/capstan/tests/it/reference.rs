@@ -1,4 +1,4 @@
-//! Pages that are printed from the code must say what the code says.
+//! Generated pages must match the code.
 
 use capstan_testkit::TempDir;
 
@@ -35,4 +35,43 @@ fn there_is_a_manual_page_for_every_command() {
         let text = std::fs::read_to_string(dir.join(page)).unwrap();
         assert!(text.contains(".SH SYNOPSIS"), "{page}");
     }
+}
+
+/// Every code of a finding in the sources of these crates has a section in docs/findings.md, and every section a code.
+#[test]
+fn every_finding_is_explained() {
+    let mut codes = std::collections::BTreeSet::new();
+    let mut dirs: Vec<_> = ["control", "redis", "topics", "docs", "console", "fleet", "steward"]
+        .map(|name| repository(&format!("crates/{name}/src")))
+        .into();
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                dirs.push(entry);
+                continue;
+            }
+            let text = std::fs::read_to_string(&entry).unwrap();
+            let source = text.split("#[cfg(test)]").next().unwrap();
+            codes.extend(
+                source.split("= Code::new(\"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()),
+            );
+        }
+    }
+    assert!(codes.len() > 20, "{codes:?}");
+    let page = std::fs::read_to_string(repository("docs/findings.md")).unwrap();
+    let sections: std::collections::BTreeSet<String> =
+        page.lines().filter_map(|line| line.strip_prefix("## ").map(str::to_owned)).collect();
+    let unexplained: Vec<_> = codes.difference(&sections).collect();
+    assert!(unexplained.is_empty(), "docs/findings.md does not explain {unexplained:?}");
+    let ours =
+        |code: &&String| ["redis-", "fleet-", "log-", "host-"].iter().any(|word| code.starts_with(word));
+    let unknown: Vec<_> = sections.difference(&codes).filter(ours).collect();
+    assert!(unknown.is_empty(), "docs/findings.md explains what is never found: {unknown:?}");
+}
+
+#[test]
+fn metrics_alerts_and_dashboard_are_current() {
+    same_as(&repository("docs/metrics.md"), &printed("metrics"));
+    same_as(&repository("deploy/alerts.yml"), &printed("alerts"));
+    same_as(&repository("deploy/grafana/capstan.json"), &printed("dashboard"));
 }

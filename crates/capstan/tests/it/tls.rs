@@ -1,4 +1,4 @@
-//! An address that others can reach asks for certificates.
+//! A listener that other machines can reach requires certificates.
 
 use std::path::Path;
 

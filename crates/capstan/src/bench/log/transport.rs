@@ -1,5 +1,5 @@
-//! What carries entries between hosts faster: frames on a TCP connection, or a bidirectional call of tonic? Bare bytes in
-//! both, the same sizes, the same window, so that only the transport differs.
+//! Which transport between hosts is faster: frames on a TCP connection, or a bidirectional tonic call? Raw bytes, sizes
+//! and window are the same for both, so that only the transport differs.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -25,16 +25,16 @@ use super::Size;
 use crate::bench::load::median;
 use crate::bench::{Row, progress};
 
-/// Entries of one shipment, and a lone entry.
+/// The size of a shipment, and of a single entry.
 const LARGE: usize = 64 * 1024;
 const SMALL: usize = 1024;
-/// Frames on their way: about what the primary of a log allows a follower.
+/// Frames in flight: about what the primary of a log allows a follower.
 const WINDOW: usize = 16;
-/// Flow control of HTTP/2 must not be what is measured.
+/// Large enough that HTTP/2 flow control is not what is measured.
 const HTTP2_WINDOW: u32 = 4 * 1024 * 1024;
 const PATH: &str = "/capstan.Bench/Stream";
 
-/// Both transports, with shipments and with lone entries.
+/// Both transports, with shipments and with single entries.
 pub(super) async fn rows(size: Size) -> Result<Vec<Row>> {
     let (mut framed, mut tonic) = ((vec![], vec![]), (vec![], vec![]));
     for round in 0..size.rounds {
@@ -69,7 +69,7 @@ trait Wire {
     async fn answer(&mut self) -> Result<u64>;
 }
 
-/// Frames answered a second.
+/// Answered frames per second.
 async fn drive(mut wire: impl Wire, bytes: usize, window: usize, time: Duration) -> Result<f64> {
     let frame = Bytes::from(vec![7; bytes]);
     let (begin, mut sent, mut answered) = (Instant::now(), 0u64, 0u64);
@@ -86,7 +86,7 @@ async fn drive(mut wire: impl Wire, bytes: usize, window: usize, time: Duration)
     Ok(answered as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// A length, and so many bytes.
+/// A length, and that many bytes.
 struct Framed {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
@@ -178,7 +178,7 @@ impl Wire for Tonic {
     }
 }
 
-/// What was sent and not taken yet, as a stream.
+/// Sent messages that were not taken yet, as a stream.
 struct Queue(mpsc::Receiver<Bytes>);
 
 impl Stream for Queue {
@@ -189,7 +189,7 @@ impl Stream for Queue {
     }
 }
 
-/// Messages as they are.
+/// Raw messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Raw;
 

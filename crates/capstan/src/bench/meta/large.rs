@@ -1,4 +1,4 @@
-//! A large store: how fast it opens after a clean stop and after kill -9, and how much memory it takes.
+//! A large store: how fast it opens after a clean stop and after kill -9, and how much memory it uses.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use super::wire::fill;
 use crate::bench::peer::{Kind, Peer};
 use crate::bench::{Row, progress};
 
-/// Loading transactions under way at a time.
+/// Concurrent loading transactions.
 const LOADS_AT_A_TIME: usize = 16;
 
-/// What one server shows.
+/// The figures of one server.
 struct Figures {
     rss_loaded_mib: f64,
     rss_opened_mib: f64,
@@ -59,7 +59,7 @@ async fn measure(kind: Kind, size: Size, dir: &Path) -> Result<Figures> {
     })
 }
 
-/// All of them are there.
+/// Checks that all keys are there.
 async fn check(peer: &Peer, size: Size) -> Result<()> {
     let options = GetOptions::new().with_prefix().with_count_only();
     let count = peer.client().await?.get("/bench/large/keys/", Some(options)).await?.count();

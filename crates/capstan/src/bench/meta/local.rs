@@ -1,4 +1,4 @@
-//! The cells in process: the embedded store without a wire, as `capstan up` uses it.
+//! In-process measurements: the embedded store without the network, as `capstan up` uses it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ async fn get_rate(store: &Arc<Embedded>, size: Size) -> Result<f64> {
         async move {
             let found = store.range(Range::one(key)).await?;
             ensure!(found.kvs.len() == 1, "a key of the benchmark is missing");
-            // A reader that never waits would keep its core from the others.
+            // A reader that never waits would block its core for the others.
             tokio::task::coop::consume_budget().await;
             Ok(())
         }

@@ -1,8 +1,8 @@
-//! Area `meta`: our store on its etcd wire, and in process, beside a real single-node etcd on the same disk.
+//! Area `meta`: our store over gRPC and in process, compared with a real single-node etcd on the same disk.
 //!
-//! Both servers are processes of their own with their default, durable settings; both are driven by the same client
-//! crate from this process. The rounds are interleaved (ours, etcd, ours, etcd) and medians are taken, because the
-//! machine is never quiet.
+//! Both servers are separate processes with their default, durable settings; both are driven by the same client crate
+//! from this process. The rounds are interleaved (ours, etcd, ours, etcd) and medians are taken, because the machine is
+//! never quiet.
 
 mod large;
 mod local;
@@ -19,7 +19,7 @@ use super::peer::{Kind, Peer, etcd_version};
 use super::workdir::WorkDir;
 use super::{Row, Scale, progress};
 
-/// How the figures are made, for the page.
+/// How the figures are measured, for the page.
 pub(crate) const METHOD: &str = "\
 Two servers, each a process of its own on loopback with its data on the same disk: `capstan meta serve` of this build and \
 a single-node etcd from the PATH, both with their default settings, which acknowledge a write only after it is on disk. \
@@ -32,9 +32,9 @@ bytes; opening is the time from starting the process until it answers a lineariz
 /// Sizes of one run.
 #[derive(Clone, Copy, Debug)]
 struct Size {
-    /// Rounds of each cell, interleaved between the servers.
+    /// Rounds of each measurement, interleaved between the servers.
     rounds: usize,
-    /// Time of one round of one cell.
+    /// Time of one round.
     cell: Duration,
     /// Keys of the large store.
     keys: usize,

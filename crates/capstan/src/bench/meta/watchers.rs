@@ -1,4 +1,4 @@
-//! Watch delivery: how long after a put was sent its event reaches each of many watchers of one prefix.
+//! Watch delivery: the time from sending a put until its event reaches each of many watchers of one prefix.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use crate::bench::load::{histogram, median, nanos};
 use crate::bench::peer::Peer;
 use crate::bench::{Row, progress};
 
-/// Watchers of one connection; each has a stream of its own.
+/// Watchers per connection; each has its own stream.
 const STREAMS_PER_CONNECTION: usize = 100;
-/// An event that has not come after this never will.
+/// Timeout for the delivery of an event.
 const DELIVERY_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The rows of p50 and p99.
+/// The rows for p50 and p99.
 pub(super) async fn rows(size: Size, ours: &Peer, etcd: &Peer, version: &str) -> Result<Vec<Row>> {
     let (mut our_figures, mut their_figures) = (Vec::new(), Vec::new());
     for round in 0..size.rounds {
@@ -37,7 +37,7 @@ pub(super) async fn rows(size: Size, ours: &Peer, etcd: &Peer, version: &str) ->
     Ok(vec![row(0.5, "p50"), row(0.99, "p99")])
 }
 
-/// Times of all deliveries of all puts; the next put is sent when everybody has seen the last one.
+/// The times of all deliveries of all puts; the next put is sent when all watchers have the previous one.
 async fn measure(peer: &Peer, size: Size) -> Result<Histogram<u64>> {
     let (seen, mut reports) = mpsc::channel(size.watchers);
     let mut watchers = JoinSet::new();

@@ -1,4 +1,4 @@
-//! The cells over the wire: puts, transactions, reads, through the etcd-client crate on one connection.
+//! Measurements over gRPC: puts, transactions, reads, through the etcd-client crate on one connection.
 
 use anyhow::Result;
 use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
@@ -8,10 +8,10 @@ use crate::bench::load::{Load, load};
 
 /// Bytes of a value.
 pub(super) const VALUE_BYTES: usize = 200;
-/// Puts of one loading transaction: etcd allows 128.
+/// Puts per loading transaction: etcd allows 128.
 pub(super) const BATCH: usize = 128;
 
-/// One cell over the wire.
+/// One measurement over gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cell {
     Put1,
@@ -38,9 +38,9 @@ impl Cell {
         }
     }
 
-    /// Requests answered a second.
+    /// Answered requests per second.
     pub(super) async fn measure(self, client: Client, size: Size, round: usize) -> Result<f64> {
-        let Load { rate, p50_ms } = match self {
+        let Load { rate, p50_ms, .. } = match self {
             Cell::Put1 => put(client, 1, size, round).await?,
             Cell::Put64 => put(client, 64, size, round).await?,
             Cell::Txn64 => txn(client, size, round).await?,
@@ -109,7 +109,7 @@ async fn range(client: Client, size: Size) -> Result<Load> {
         let mut kv = client.kv_client();
         async move {
             let found = kv.get("/bench/large/keys/", Some(GetOptions::new().with_prefix())).await?;
-            anyhow::ensure!(found.kvs().len() == size.range, "the range is not whole");
+            anyhow::ensure!(found.kvs().len() == size.range, "the range is incomplete");
             Ok(())
         }
     };
@@ -121,7 +121,7 @@ pub(super) async fn prepare(client: &Client, keys: usize) -> Result<()> {
     fill(client, keys, 4).await
 }
 
-/// Writes keys 0 to `keys` in large transactions, some of them at a time.
+/// Writes keys 0 to `keys` in large transactions, several concurrently.
 pub(super) async fn fill(client: &Client, keys: usize, at_a_time: usize) -> Result<()> {
     let mut tasks = tokio::task::JoinSet::new();
     for first in (0..keys).step_by(BATCH) {

@@ -1,11 +1,11 @@
-//! The load: redis-benchmark, one run a call.
+//! The load: one run of redis-benchmark per call.
 
 use anyhow::{Context as _, Result, bail};
 use tokio::process::Command;
 
 /// Size of a value in bytes.
 const VALUE: &str = "64";
-/// Different keys.
+/// The number of different keys.
 const KEYS: &str = "100000";
 
 /// One run of the load.
@@ -17,7 +17,7 @@ pub(super) struct Run {
     pub(super) requests: usize,
 }
 
-/// Requests per second that it reached on this port.
+/// The requests per second on this port.
 pub(super) async fn drive(port: u16, run: Run) -> Result<f64> {
     let Run { command, clients, pipeline, requests } = run;
     let output = Command::new("redis-benchmark")
@@ -36,7 +36,7 @@ pub(super) async fn drive(port: u16, run: Run) -> Result<f64> {
     }
 }
 
-/// The second field of the line of a test; the heading has no number there.
+/// The second field of a test's line; the heading has no number there.
 fn rate(line: &str) -> Option<f64> {
     line.split(',').nth(1)?.trim_matches('"').parse().ok()
 }

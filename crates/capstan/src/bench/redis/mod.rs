@@ -1,5 +1,6 @@
-//! Area `redis`: our proxy beside direct access and beside nutcracker, in front of the same redis-server.
+//! Area `redis`: our proxy compared with direct access and nutcracker, in front of the same redis-server.
 
+mod acks;
 mod client;
 pub(super) mod moving;
 mod servers;
@@ -14,21 +15,22 @@ use super::{Row, Scale, progress};
 use client::{Run, drive};
 use servers::{Front, Node, Running};
 
-/// How the figures were made, in one paragraph.
+/// How the figures are measured, in one paragraph.
 pub(crate) const METHOD: &str = "\
 One redis-server from the PATH without persistence stands behind all: reached directly, through nutcracker (twemproxy) as \
 Debian packages it, and through `capstan redis proxy` of this build with its default settings, each a process of its own on \
 loopback. The load is redis-benchmark with one thread, values of 64 bytes and 100,000 random keys; 50 clients where nothing \
 else is said. Cells run on the three in turn, three times, and medians are shown. Processor time is what the kernel counted \
 for the proxy's process, user and system, divided by the requests. Memory is the proxy's resident size right after the load. \
-On a machine with two cores the load, the proxy and redis-server compete, so processor time is the steadier figure.";
+The rows about acknowledgments compare two proxies of ours in front of one primary with one replica, one of them \
+with `acks` set to `replica`. On a machine with two cores the load, the proxy and redis-server compete, so processor time is the steadier figure.";
 
-/// Clients of most cells.
+/// Clients of most measurements.
 const CLIENTS: usize = 50;
-/// Clients of the cell that asks for memory.
+/// Clients of the memory measurement.
 const MANY: usize = 1_000;
 
-/// How many requests a cell sends, and how often it is repeated.
+/// How many requests a measurement sends, and how often it is repeated.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     rounds: usize,
@@ -49,21 +51,21 @@ impl Size {
     }
 }
 
-/// The three ways to the same node.
+/// The three paths to the same node.
 struct Fronts {
     node: Node,
     ours: Running,
     nutcracker: Running,
 }
 
-/// What a cell reached on each of the three ways.
+/// The result of a measurement on each of the three paths.
 struct Cell {
     direct: Vec<f64>,
     ours: Vec<Measured>,
     nutcracker: Vec<Measured>,
 }
 
-/// What a cell reached through a proxy.
+/// The result of a measurement through a proxy.
 struct Measured {
     rate: f64,
     cpu_us: f64,
@@ -84,6 +86,8 @@ pub(crate) async fn rows(scale: Scale, dir: &Path) -> Result<Vec<Row>> {
         }
     }
     rows.extend(memory(size, &fronts).await?);
+    drop(fronts);
+    rows.extend(acks::rows(size, &dir.0).await?);
     Ok(rows)
 }
 

@@ -1,4 +1,4 @@
-//! The processes under load: one redis-server, and the proxies in front of it.
+//! The measured processes: one redis-server, and the proxies in front of it.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,17 +12,17 @@ use tokio::process::{Child, Command};
 
 use crate::bench::peer::free_ports;
 
-/// A server that does not answer within this has failed.
-const START_DEADLINE: Duration = Duration::from_secs(20);
-/// How often a starting server is asked.
-const POLL_EVERY: Duration = Duration::from_millis(10);
-/// The kernel counts processor time in hundredths of a second.
+/// Timeout for a start.
+pub(super) const START_DEADLINE: Duration = Duration::from_secs(20);
+/// How often a starting server is polled.
+pub(super) const POLL_EVERY: Duration = Duration::from_millis(10);
+/// The kernel counts CPU time in hundredths of a second.
 const TICK_US: f64 = 10_000.0;
 
 /// A redis-server without persistence.
 pub(super) struct Node {
     pub(super) port: u16,
-    /// Where others of its cluster reach it, if it has one.
+    /// Its cluster bus port, if it has one.
     pub(super) bus: u16,
     _child: Child,
 }
@@ -32,7 +32,7 @@ impl Node {
         Node::with(dir, &[]).await
     }
 
-    /// One that can be a part of a Redis Cluster, and stays a primary when its last slot has left.
+    /// A node in cluster mode, which stays a primary when its last slot has left.
     pub(super) async fn in_cluster_mode(dir: &Path) -> Result<Node> {
         Node::with(dir, &["--cluster-enabled", "yes", "--cluster-allow-replica-migration", "no"]).await
     }
@@ -55,7 +55,7 @@ impl Node {
         ]);
         command.arg(dir).args(more);
         if !more.is_empty() {
-            // Else the port is ten thousand higher, which need not be free, nor be a port.
+            // Otherwise the port is ten thousand higher, which may be taken or out of range.
             command.args(["--cluster-port", &bus.to_string()]);
         }
         let child = spawn(command, dir, "redis-server")?;
@@ -64,16 +64,16 @@ impl Node {
     }
 }
 
-/// Which proxy.
+/// The kind of a proxy.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Front {
-    /// `capstan redis proxy` of this very binary.
+    /// `capstan redis proxy` of this binary.
     Ours,
     /// twemproxy from the PATH.
     Nutcracker,
 }
 
-/// A proxy that runs.
+/// A running proxy.
 pub(super) struct Running {
     pub(super) port: u16,
     child: Child,
@@ -97,7 +97,7 @@ impl Running {
         Ok(running)
     }
 
-    /// A proxy of ours with a name of its own, which knows nothing yet.
+    /// A proxy of ours with its own name, without any slots yet.
     pub(super) async fn proxy(name: &str, dir: &Path) -> Result<Running> {
         let [port, _] = free_ports()?;
         let child = spawn(ours(port, dir, name)?, dir, name)?;
@@ -105,10 +105,10 @@ impl Running {
         Ok(Running { port, child })
     }
 
-    /// Processor time so far, user and system.
+    /// CPU time so far, user and system.
     pub(super) fn cpu_us(&self) -> Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()?))?;
-        // The name in parentheses (field 2) may hold blanks; user and system time are fields 14 and 15.
+        // The name in parentheses (field 2) may contain blanks; user and system time are fields 14 and 15.
         let (_, fields) = stat.rsplit_once(") ").context("no name in stat")?;
         let ticks: Vec<f64> = fields.split(' ').skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
         Ok(ticks.iter().sum::<f64>() * TICK_US)
@@ -150,7 +150,7 @@ fn spawn(mut command: Command, dir: &Path, name: &str) -> Result<Child> {
         .with_context(|| format!("cannot start {name} (Debian: redis-server, redis-tools, nutcracker)"))
 }
 
-/// Waits until something answers on the port.
+/// Waits until a server answers on the port.
 async fn answers(port: u16) -> Result<()> {
     let begin = Instant::now();
     while begin.elapsed() < START_DEADLINE {
@@ -164,7 +164,7 @@ async fn answers(port: u16) -> Result<()> {
     bail!("nothing answers on port {port} after {START_DEADLINE:?}")
 }
 
-/// One command, one reply that fits into a packet.
+/// Sends one command and returns a reply that fits into a packet.
 pub(super) async fn ask(port: u16, command: &str) -> Result<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.write_all(command.as_bytes()).await?;

@@ -1,4 +1,4 @@
-//! `capstan fleet init|join|leave|hosts`: who belongs to the fleet.
+//! `capstan fleet init|join|leave|hosts`: the members of the fleet.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(crate) struct InitArgs {
     /// Hosts: a number each, and after `=` the name under which the host's daemon registers
     #[arg(required = true, value_name = "NUMBER[=NAME]")]
     hosts: Vec<String>,
-    /// Set what the fleet is configured with, such as source=/srv/releases; may be repeated
+    /// Set the configuration of the fleet, such as source=/srv/releases; may be repeated
     #[arg(long = "with", value_name = "KEY=VALUE")]
     with: Vec<String>,
 }
@@ -41,7 +41,7 @@ pub(crate) struct JoinArgs {
 pub(crate) struct LeaveArgs {
     /// The host: its number or its name
     host: String,
-    /// Why, for whoever looks at it later
+    /// The reason, recorded for other operators
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
 }
@@ -66,7 +66,7 @@ fn member(text: &str) -> Result<Member> {
         None => (text, None),
     };
     let Ok(lrn) = number.parse::<Lrn>() else {
-        bail!("{text:?} is no host: write its number, or number=name such as 1=box1");
+        bail!("{text:?} is not a host: write its number, or number=name such as 1=box1");
     };
     Ok(Member { lrn, host, labels: BTreeMap::new() })
 }
@@ -85,7 +85,7 @@ pub(super) async fn join(args: JoinArgs, context: &mut Context) -> Result<Exit> 
     let member = Member { lrn: args.number, host, labels };
     fleet(context).await?.join(&member).await?;
     let number = args.number;
-    Reply::new("join", number, format!("host {number} belongs to the fleet; it is in the next update"))
+    Reply::new("join", number, format!("host {number} joined the fleet; the next update includes it"))
         .give(context)
 }
 
@@ -93,8 +93,7 @@ pub(super) async fn leave(args: LeaveArgs, context: &mut Context) -> Result<Exit
     let fleet = fleet(context).await?;
     let lrn = named(&fleet, &args.host).await?;
     fleet.leave(lrn, &asker(&args.reason)).await?;
-    Reply::new("leave", lrn, format!("host {lrn} has left the fleet; what is installed on it stays"))
-        .give(context)
+    Reply::new("leave", lrn, format!("host {lrn} left the fleet; its installed packages stay")).give(context)
 }
 
 pub(super) async fn hosts(context: &mut Context) -> Result<Exit> {
@@ -105,7 +104,7 @@ pub(super) async fn hosts(context: &mut Context) -> Result<Exit> {
             let header = ["HOST", "NAME", "WORKER", "GROUP", "RELEASE", "STATE", "LABELS"];
             context.out.table(header, list.hosts.iter().map(row).collect())?;
             if list.hosts.is_empty() {
-                say("The fleet has no hosts; `capstan fleet init` or `join` takes them in.");
+                say("The fleet has no hosts; add them with `capstan fleet init` or `join`.");
             }
         }
     }
@@ -128,7 +127,7 @@ fn row(line: &HostLine) -> [String; 7] {
     ]
 }
 
-/// An empty cell is easily overlooked.
+/// A dash for an empty cell, which is easily overlooked.
 pub(super) fn or_dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
 }

@@ -2,7 +2,6 @@
 
 mod members;
 mod release;
-mod releases;
 mod reply;
 mod rules;
 mod screen;
@@ -25,15 +24,15 @@ use crate::exit::Exit;
 pub(crate) enum FleetCommand {
     /// Make a fleet of these hosts
     Init(members::InitArgs),
-    /// Take a host into the fleet
+    /// Add a host to the fleet
     Join(members::JoinArgs),
-    /// Let a host leave the fleet
+    /// Remove a host from the fleet
     Leave(members::LeaveArgs),
     /// List the hosts of the fleet
     Hosts,
-    /// Say how far the fleet is
+    /// Show the progress of the rollout
     Status(show::StatusArgs),
-    /// Say what a host is waiting for
+    /// Show what a host is waiting for
     Why {
         /// The host: its number or its name
         host: String,
@@ -43,39 +42,39 @@ pub(crate) enum FleetCommand {
         /// The release; by default the newest one
         release: Option<String>,
     },
-    /// Have the fleet updated to a release
+    /// Roll a release out to the fleet
     Apply(steer::ApplyArgs),
-    /// Let no host begin anything new; what is under way goes on
+    /// Start no new steps; running steps continue
     Pause(steer::WishArgs),
-    /// Let hosts begin again
+    /// Resume a paused rollout
     Resume,
     /// Stop the update on every host at once
     Stop(steer::WishArgs),
-    /// Clear a stopped update away and begin anew
+    /// Clear a stopped update and start over
     Recover(steer::RecoverArgs),
-    /// Begin the next wave without waiting any longer
+    /// Start the next wave now
     Promote,
     /// Go back to an older release
     Rollback(steer::RollbackArgs),
-    /// Have a failed host try again
+    /// Retry a failed host
     Retry {
         /// The host: its number or its name
         host: String,
     },
-    /// Go on without a host
+    /// Continue without a host
     Skip(steer::SkipArgs),
     /// Make, sign, check and publish releases
     #[command(subcommand)]
     Release(release::ReleaseCommand),
-    /// See, check and set the rules of groups of hosts
+    /// Show, check and set the policies of host groups
     #[command(subcommand)]
     Policy(rules::PolicyCommand),
-    /// See and set what the fleet is configured with
+    /// Show and set the configuration of the fleet
     #[command(subcommand)]
     Config(rules::ConfigCommand),
-    /// List the updates that there were
+    /// List past updates
     History(show::HistoryArgs),
-    /// Keep the secrets with which Vault is opened
+    /// Manage the secrets that unseal Vault
     #[command(subcommand)]
     Vault(vault::VaultCommand),
     /// Show what a policy costs and saves: rollout time and broken hosts, for sizes of the canary
@@ -112,17 +111,18 @@ pub(crate) async fn run(command: FleetCommand, context: &mut Context) -> Result<
 
 /// The fleet that the settings name.
 async fn fleet(context: &Context) -> Result<Fleet> {
-    let tree = context.config()?.fleet.tree;
-    Ok(Fleet::new(context.store().await?, tree))
+    let settings = context.config()?.fleet;
+    let trust = settings.trust.as_deref().map(crate::daemon::read_trust).transpose()?;
+    Ok(Fleet::new(context.store().await?, settings.tree).trusting(trust))
 }
 
-/// Who asks: the user at the keyboard.
+/// The requester: the current user.
 fn asker(reason: &str) -> Asker {
     let by = std::env::var("USER").ok().filter(|user| !user.is_empty());
     Asker { by: by.unwrap_or_else(|| "operator".to_owned()), reason: reason.to_owned() }
 }
 
-/// The number of a host that somebody named by its number or by its name in the kernel.
+/// The number of a host, given by its number or by its name in the kernel.
 async fn named(fleet: &Fleet, host: &str) -> Result<Lrn, FleetError> {
     if let Ok(lrn) = host.parse::<Lrn>() {
         return Ok(lrn);

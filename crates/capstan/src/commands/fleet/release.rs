@@ -27,7 +27,7 @@ const MAX_KEY_BYTES: u64 = 4096;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ReleaseCommand {
-    /// Make a key that signs releases
+    /// Generate a key that signs releases
     Keygen(KeygenArgs),
     /// Build a release from a description, package files and images
     Build(BuildArgs),
@@ -39,19 +39,19 @@ pub(crate) enum ReleaseCommand {
     Publish(PublishArgs),
     /// List the releases of a source
     List(ListArgs),
-    /// Make a small real release to try everything with
+    /// Make a small real release for a trial
     Sample(SampleArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct KeygenArgs {
-    /// Where the secret key is written; it must not exist
+    /// File for the secret key; it must not exist
     #[arg(value_name = "FILE")]
     key: PathBuf,
-    /// Add the public key to this trust file, which is made if there is none
+    /// Add the public key to this trust file, which is created if missing
     #[arg(long, value_name = "FILE")]
     trust: Option<PathBuf>,
-    /// Whose key it is, for the trust file
+    /// The owner of the key, for the trust file
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     owner: String,
 }
@@ -61,7 +61,7 @@ pub(crate) struct BuildArgs {
     /// The description (TOML); paths in it are relative to it
     #[arg(value_name = "FILE")]
     description: PathBuf,
-    /// Where the release is built; empty or not there
+    /// Directory to build in; empty or missing
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -96,7 +96,7 @@ pub(crate) struct PublishArgs {
     dir: PathBuf,
     /// The directory of all releases
     repository: PathBuf,
-    /// Only for those who ask for releases before their release
+    /// Only for fleets that accept prereleases
     #[arg(long)]
     prerelease: bool,
 }
@@ -112,9 +112,9 @@ pub(crate) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SampleArgs {
-    /// Where repository, trust file and key go; by default where the hosts of `capstan up` look (meta.dir/sample)
+    /// Directory for repository, trust file and key; by default the one that `capstan up` uses (meta.dir/sample)
     dir: Option<PathBuf>,
-    /// The version; by default the one behind the last sample
+    /// The version; by default the one after the last sample
     #[arg(long = "release", value_name = "VERSION")]
     release: Option<Version>,
 }
@@ -135,7 +135,7 @@ pub(crate) async fn run(command: ReleaseCommand, context: &mut Context) -> Resul
 
 fn keygen(args: &KeygenArgs, context: &mut Context) -> Result<()> {
     if args.key.exists() {
-        bail!("{} exists already; keys are not replaced", args.key.display());
+        bail!("{} already exists; keys are not replaced", args.key.display());
     }
     let key = SecretKey::generate()?;
     let write = write_atomic_with_mode(&args.key, key.to_text().as_bytes(), 0o600);
@@ -160,7 +160,7 @@ fn keygen(args: &KeygenArgs, context: &mut Context) -> Result<()> {
     Ok(())
 }
 
-/// Adds a key; how many have to sign is the operator's decision and stays.
+/// Adds a key; the required number of signatures stays.
 fn trust_key(path: &Path, key: &SecretKey, owner: &str) -> Result<()> {
     let mut trust = match path.exists() {
         true => read_trust(path)?,
@@ -204,10 +204,10 @@ async fn verify(args: &VerifyArgs, context: &mut Context) -> Result<()> {
         }
     };
     if manifest.expires <= now() {
-        bail!("release {} is genuine and whole, and expired at {}", manifest.version, manifest.expires);
+        bail!("release {} is genuine and complete, but expired at {}", manifest.version, manifest.expires);
     }
     show(&manifest, Path::new(&args.source), context)?;
-    say("Signatures and artifacts are good.");
+    say("Signatures and artifacts are valid.");
     Ok(())
 }
 
@@ -230,7 +230,7 @@ fn publish(args: &PublishArgs, context: &mut Context) -> Result<()> {
 async fn list(args: &ListArgs, context: &mut Context) -> Result<()> {
     let listed = args.source.connect(args.proxy.as_deref())?.list().await?;
     if context.out.format == Format::Json {
-        return context.out.json(&listed);
+        return context.out.json_list("releases", &listed);
     }
     let rows = listed.iter().map(|release| {
         let stage = if release.prerelease { "prerelease" } else { "released" };
@@ -263,7 +263,7 @@ async fn sample(args: &SampleArgs, context: &mut Context) -> Result<()> {
     }
 }
 
-/// `1.0.0`, then one more for every release that is there.
+/// `1.0.0`, then one more for every existing release.
 async fn next_sample(dir: &Path) -> Result<Version> {
     let count = match Directory::new(dir.join("repository")).list().await {
         Ok(listed) => listed.len(),
@@ -273,7 +273,7 @@ async fn next_sample(dir: &Path) -> Result<Version> {
     Ok(format!("1.0.{count}").parse()?)
 }
 
-/// What a release is made of, for people or for programs.
+/// The content of a release, as table or JSON.
 #[derive(Serialize)]
 struct Shown<'a> {
     dir: &'a Path,
@@ -302,7 +302,7 @@ fn show(manifest: &Manifest, dir: &Path, context: &mut Context) -> Result<()> {
     context.out.table(["WHAT", "NAME", "DETAIL"], packages.chain(images).chain(steps).collect())
 }
 
-/// A key that others can read is no secret.
+/// Reads a key; rejects one that other users can read.
 fn read_key(path: &Path) -> Result<SecretKey> {
     let unreadable = || format!("cannot read the key {}", path.display());
     let file = File::open(path).with_context(unreadable)?;

@@ -1,4 +1,4 @@
-//! What a verb that changed something answers: one sentence for people, the same facts for programs.
+//! The reply of a command that changed something: one sentence, or the same facts as JSON.
 
 use anyhow::Result;
 use serde::Serialize;
@@ -23,17 +23,17 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Something was done.
+    /// A reply.
     pub(super) fn new(done: &'static str, object: impl ToString, message: impl Into<String>) -> Reply {
         Reply { done, object: object.to_string(), message: message.into(), next: None }
     }
 
-    /// And this is what to type next.
+    /// Adds the next command.
     pub(super) fn then(self, next: impl Into<String>) -> Reply {
         Reply { next: Some(next.into()), ..self }
     }
 
-    /// Says so.
+    /// Prints the reply.
     pub(super) fn give(self, context: &mut Context) -> Result<Exit> {
         match context.out.format {
             Format::Json => context.out.json(&self)?,

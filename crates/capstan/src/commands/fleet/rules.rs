@@ -21,27 +21,27 @@ const MAX_POLICY_BYTES: u64 = 64 * 1024;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
-    /// Print the rules of a group as JSON
+    /// Print the policy of a group as JSON
     Get {
         /// The group; by default the hosts that no other group takes
         group: Option<String>,
-        /// All groups that have rules of their own
+        /// All groups that have their own policy
         #[arg(long, conflicts_with = "group")]
         all: bool,
     },
-    /// Check rules and write them
+    /// Check a policy and write it
     Set {
         /// The group
         group: String,
-        /// A file with JSON, or - for stdin; what is left out is as by default
+        /// A file with JSON, or - for stdin; missing fields have their defaults
         file: String,
     },
-    /// Check rules without writing them
+    /// Check a policy without writing it
     Check {
         /// A file with JSON, or - for stdin
         file: String,
     },
-    /// Forget the rules of a group
+    /// Remove the policy of a group
     Remove {
         /// The group
         group: String,
@@ -62,7 +62,7 @@ pub(crate) enum ConfigCommand {
         /// Its value
         value: String,
     },
-    /// Forget a setting: the default holds again
+    /// Reset a setting to its default
     Unset {
         /// The setting
         key: String,
@@ -75,48 +75,40 @@ pub(super) async fn policy(command: PolicyCommand, context: &mut Context) -> Res
             let policies = fleet(context).await?.policies().await?;
             let policies: std::collections::BTreeMap<String, Policy> =
                 policies.into_iter().map(|(group, policy)| (group.to_string(), policy)).collect();
-            context.out.json(&policies)?;
+            context.out.json_list("policies", &policies)?;
         }
         PolicyCommand::Get { group, all: false } => {
             let group = group.map_or_else(|| Ok(default_group()), |name| GroupName::new(&name))?;
             let own = fleet(context).await?.own_policy(&group).await?;
             let is_own = own.is_some();
-            // Rules have no shorter form than JSON: what is printed can be edited and set again.
+            // Always JSON: the output can be edited and set again.
             context.out.json(&own.unwrap_or_default())?;
             if !is_own {
-                say(format!("Group {group} has no rules of its own; these hold without any."));
+                say(format!("Group {group} has no policy of its own; these are the defaults."));
             }
         }
         PolicyCommand::Set { group, file } => {
             let (group, policy) = (GroupName::new(&group)?, read(&file)?);
             fleet(context).await?.policy_set(&group, &policy).await?;
-            return Reply::new(
-                "policy set",
-                &group,
-                format!("group {group} is updated by these rules from now on"),
-            )
-            .give(context);
+            return Reply::new("policy set", &group, format!("group {group} uses this policy from now on"))
+                .give(context);
         }
         PolicyCommand::Check { file } => {
             let policy = read(&file)?;
-            policy.check().with_context(|| format!("the policy in {file} cannot be"))?;
-            return Reply::new("policy check", file, "the policy makes sense").give(context);
+            policy.check().with_context(|| format!("the policy in {file} is not valid"))?;
+            return Reply::new("policy check", file, "the policy is valid").give(context);
         }
         PolicyCommand::Remove { group } => {
             let group = GroupName::new(&group)?;
             fleet(context).await?.policy_remove(&group).await?;
-            return Reply::new(
-                "policy remove",
-                &group,
-                format!("group {group} has no rules of its own any more"),
-            )
-            .give(context);
+            return Reply::new("policy remove", &group, format!("removed the policy of group {group}"))
+                .give(context);
         }
     }
     Ok(Exit::Done)
 }
 
-/// Rules from a file. Misspelt fields are refused here, although records of other versions may have more.
+/// Reads a policy from a file. Unknown fields are rejected here, although records of other versions may have more.
 fn read(file: &str) -> Result<Policy> {
     let mut text = String::new();
     let unreadable = || format!("cannot read the policy {file}");
@@ -157,19 +149,21 @@ pub(super) async fn config(command: ConfigCommand, context: &mut Context) -> Res
             Ok(Exit::Done)
         }
         ConfigCommand::Set { key, value } => {
-            fleet.config_set(key.parse()?, &value).await?;
-            Reply::new("config set", &key, format!("{key} is {value} from now on")).give(context)
+            let setting = key.parse()?;
+            fleet.config_set(setting, &value).await?;
+            let shown = fleet.config_get(setting).await?.value.unwrap_or_default();
+            Reply::new("config set", &key, format!("{key} is {shown} from now on")).give(context)
         }
         ConfigCommand::Unset { key } => {
             fleet.config_unset(key.parse()?).await?;
-            Reply::new("config unset", &key, format!("{key} has its default again")).give(context)
+            Reply::new("config unset", &key, format!("reset {key} to its default")).give(context)
         }
     }
 }
 
 fn show(lines: &[ConfigLine], context: &mut Context) -> Result<Exit> {
     match context.out.format {
-        Format::Json => context.out.json(&lines)?,
+        Format::Json => context.out.json_list("settings", &lines)?,
         Format::Table => {
             let rows = lines.iter().map(|ConfigLine { key, value, set }| {
                 let origin = if *set { "set" } else { "default" };

@@ -1,11 +1,12 @@
 //! How the status of the fleet looks on a terminal: a bar per wave, a line per host. Pure.
 
 use capstan_fleet::api::{FleetState, FleetStatus, HostLine, WaveProgress};
+use capstan_fleet::lrn::go_list;
 
 /// Width of a bar, in characters.
 const BAR: usize = 30;
 
-/// The whole status, with at most so many hosts: those with news first.
+/// The whole status, with at most this many hosts: those with news first.
 pub(super) fn lines(status: &FleetStatus, most_hosts: usize) -> Vec<String> {
     let mut lines = head(status);
     if !status.waves.is_empty() {
@@ -18,12 +19,12 @@ pub(super) fn lines(status: &FleetStatus, most_hosts: usize) -> Vec<String> {
     lines
 }
 
-/// What is wanted, how far it is, who decides, and what is waited for.
+/// The target, its progress, the updater, and what is pending.
 fn head(status: &FleetStatus) -> Vec<String> {
     let mut lines = vec![summary(status)];
     lines.push(match &status.leader {
         Some(leader) => format!("updater: {leader}"),
-        None => "updater: none runs; start one with `capstan controller` or `capstan up`".to_owned(),
+        None => "updater: none; start one with `capstan controller` or `capstan up`".to_owned(),
     });
     if let Some(reason) =
         status.request.as_ref().map(|request| &request.stop_reason).filter(|why| !why.is_empty())
@@ -39,18 +40,22 @@ pub(super) fn summary(status: &FleetStatus) -> String {
     let release = status.request.as_ref().map_or("", |request| request.version.as_str());
     let waiting = status.target.as_ref().filter(|target| *target != release);
     match (status.state, waiting) {
-        (FleetState::Clear, None) => "nothing is under way".to_owned(),
-        (FleetState::Clear, Some(target)) => format!("release {target} is wanted and about to begin"),
-        (FleetState::Running, _) => format!("release {release}: under way"),
+        (FleetState::Clear, None) => "no update is running".to_owned(),
+        (FleetState::Clear, Some(target)) => format!("release {target} is about to start"),
+        (FleetState::Running, _) => format!("release {release}: in progress"),
         (FleetState::Paused, _) => {
-            format!("release {release}: paused; `capstan fleet resume` lets hosts begin again")
+            format!("release {release}: paused; continue with `capstan fleet resume`")
         }
         (FleetState::Stopped, _) => {
-            format!("release {release}: stopped; `capstan fleet recover` begins anew")
+            format!("release {release}: stopped; start over with `capstan fleet recover`")
+        }
+        (FleetState::Held, _) => format!("release {release}: held, because a key cannot be read"),
+        (FleetState::Completed, None) if !status.without.is_empty() => {
+            format!("release {release}: complete, without hosts {}", go_list(&status.without))
         }
         (FleetState::Completed, None) => format!("release {release}: complete"),
         (FleetState::Completed, Some(target)) => {
-            format!("release {release}: complete; release {target} is wanted and about to begin")
+            format!("release {release}: complete; release {target} is about to start")
         }
     }
 }
@@ -60,7 +65,7 @@ fn wave_row(status: &FleetStatus, wave: &WaveProgress) -> Vec<String> {
     vec![format!("{} wave {} of {last}", wave.group, wave.wave), bar(wave), counts(wave)]
 }
 
-/// How many hosts of a wave stand where.
+/// How many hosts of a wave are in each state.
 pub(super) fn counts(wave: &WaveProgress) -> String {
     let mut text = format!("{} of {} finished", wave.finished, wave.hosts);
     for (count, word) in [(wave.active, "active"), (wave.failed, "failed"), (wave.without, "without")] {
@@ -115,7 +120,7 @@ fn host_row(line: &HostLine) -> Vec<String> {
     ]
 }
 
-/// Rows with their cells below each other.
+/// Aligns the cells of rows.
 fn columns(rows: Vec<Vec<String>>) -> Vec<String> {
     let most = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
@@ -141,6 +146,7 @@ mod tests {
             active,
             failed,
             without: 0,
+            steps_left: 0,
         }
     }
 
@@ -152,7 +158,7 @@ mod tests {
             bar(&wave(3, 1, 1, 1)),
             format!("[{}{}{}]", "#".repeat(10), ">".repeat(10), "x".repeat(10))
         );
-        assert_eq!(bar(&wave(0, 0, 0, 0)).len(), BAR + 2, "a wave that nobody is left in");
+        assert_eq!(bar(&wave(0, 0, 0, 0)).len(), BAR + 2, "a wave without hosts");
         assert_eq!(bar(&wave(10_000, 1, 1, 0)).len(), BAR + 2);
     }
 

@@ -5,20 +5,22 @@ use capstan_fleet::api::{FleetState, FleetStatus, HistoryLine};
 use capstan_fleet::history::Outcome;
 use capstan_fleet::lrn::go_list;
 use capstan_fleet::plan::estimate::Preview;
+use capstan_fleet::status::Condition;
 use clap::Args;
 
 use super::members::or_dash;
-use super::{fleet, named, releases, screen, watch};
+use super::{fleet, named, screen, watch};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exits with 0 if nothing is under way, with 3 while something is, with 1 if it is stopped."
+    after_help = "Exits with 0 if every host has what the fleet is to have, with 3 while something is under way or a host \
+                  is missing, with 1 if it is stopped or held, or a host failed."
 )]
 pub(crate) struct StatusArgs {
-    /// Go on showing it until the update is complete or stopped
+    /// Keep showing it until the update is complete or stopped
     #[arg(long)]
     watch: bool,
 }
@@ -47,16 +49,27 @@ pub(super) async fn status(args: StatusArgs, context: &mut Context) -> Result<Ex
     Ok(exit(&status))
 }
 
-/// What the state of the fleet is as an exit code.
+/// The exit code for the state of the fleet.
 pub(super) fn exit(status: &FleetStatus) -> Exit {
     match status.state {
-        FleetState::Stopped => Exit::Failed,
+        FleetState::Stopped | FleetState::Held => Exit::Failed,
+        FleetState::Completed
+            if status.hosts.iter().any(|line| line.condition == Some(Condition::Aborted)) =>
+        {
+            Exit::Failed
+        }
+        FleetState::Completed if !status.without.is_empty() => Exit::Waiting,
         FleetState::Clear | FleetState::Completed if is_reached(status) => Exit::Done,
         FleetState::Clear | FleetState::Completed | FleetState::Running | FleetState::Paused => Exit::Waiting,
     }
 }
 
-/// Whether the fleet has what it is to have: a target that was just set is not yet a request.
+/// Whether the update has ended, even if hosts are still missing.
+pub(super) fn is_over(status: &FleetStatus) -> bool {
+    status.state == FleetState::Completed && is_reached(status)
+}
+
+/// Whether the fleet has reached its target: a target that was just set is not yet a request.
 fn is_reached(status: &FleetStatus) -> bool {
     let request = status.request.as_ref().map(|request| &request.version);
     status.target.is_none() || request == status.target.as_ref()
@@ -79,7 +92,7 @@ pub(super) async fn why(host: &str, context: &mut Context) -> Result<Exit> {
 
 pub(super) async fn plan(release: Option<String>, context: &mut Context) -> Result<Exit> {
     let fleet = fleet(context).await?;
-    let release = releases::meant(&fleet, release.as_deref()).await?;
+    let release = fleet.meant(release.as_deref()).await?;
     let preview = fleet.plan(&release).await?;
     match context.out.format {
         Format::Json => context.out.json(&preview)?,
@@ -116,7 +129,7 @@ pub(super) async fn history(args: HistoryArgs, context: &mut Context) -> Result<
     let mut lines = fleet(context).await?.history().await?;
     lines.truncate(args.limit);
     match context.out.format {
-        Format::Json => context.out.json(&lines)?,
+        Format::Json => context.out.json_list("requests", &lines)?,
         Format::Table => {
             let header = ["NUMBER", "RELEASE", "FROM", "OUTCOME", "STARTED", "ENDED", "BY", "REASON"];
             context.out.table(header, lines.iter().map(row).collect())?;
@@ -128,7 +141,7 @@ pub(super) async fn history(args: HistoryArgs, context: &mut Context) -> Result<
 /// How an update ended, in words.
 pub(super) fn outcome_text(outcome: Option<Outcome>) -> &'static str {
     match outcome {
-        None => "under way",
+        None => "in progress",
         Some(Outcome::Succeeded) => "succeeded",
         Some(Outcome::Failed) => "failed",
         Some(Outcome::TimedOut) => "timed out",

@@ -1,4 +1,4 @@
-//! `capstan fleet simulate`: what a policy costs and saves, before it is tried on real hosts. It needs no cluster.
+//! `capstan fleet simulate`: what a policy costs and saves, before it is used on real hosts. Needs no cluster.
 
 use anyhow::{Result, bail};
 use capstan_fleet::encoding::Span;
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
 
-/// More than this takes minutes for every line of the table.
+/// The maximum: more hosts take minutes for every line of the table.
 const MAX_HOSTS: u32 = 10_000;
 
 /// One host, a few, and enough to see rare failures.
@@ -22,19 +22,19 @@ pub(crate) struct SimulateArgs {
     /// How many hosts the fleet has
     #[arg(long, value_name = "COUNT", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_HOSTS)))]
     hosts: u32,
-    /// Sizes of the first wave, separated by commas [default: 1,5,20, as far as there are so many hosts]
+    /// Sizes of the first wave, separated by commas [default: 1,5,20, limited by --hosts]
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     canary: Vec<u32>,
     /// Hosts at the same time, in percent, separated by commas
     #[arg(long, value_name = "PERCENTS", value_delimiter = ',', default_value = "1,5,20", value_parser = clap::value_parser!(u8).range(1..=100))]
     parallelism: Vec<u8>,
-    /// Hosts of a thousand on which the bad release does not work
+    /// Hosts per thousand on which the bad release does not work
     #[arg(long, value_name = "PERMILLE", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     bad: u32,
     /// How long a wave is watched before the next one
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     bake: Span,
-    /// Where all chance comes from: the same number gives the same table
+    /// The random seed: the same number gives the same table
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -46,7 +46,7 @@ pub(super) async fn simulate(args: SimulateArgs, context: &mut Context) -> Resul
     let options = TableOptions { hosts, bad_permille, canaries, parallelism, bake, seed };
     let rows = tokio::task::spawn_blocking(move || table(&options)).await??;
     match context.out.format {
-        Format::Json => context.out.json(&rows)?,
+        Format::Json => context.out.json_list("rows", &rows)?,
         Format::Table => {
             let header =
                 ["CANARY", "AT ONCE", "GOOD RELEASE", "BAD RELEASE", "STOPPED AFTER", "BROKEN HOSTS"];
@@ -71,7 +71,7 @@ fn canaries(hosts: u32, wanted: Vec<u32>) -> Result<Vec<u32>> {
 
 fn row(row: &Row) -> [String; 6] {
     let stopped = match row.bad_outcome {
-        // No host that it fails on was among them, or nothing happened at all: nothing was stopped.
+        // No affected host was among them, or nothing happened: nothing was stopped.
         Some(Outcome::Succeeded) | None => "-".to_owned(),
         Some(Outcome::Failed | Outcome::TimedOut | Outcome::Stopped) => row.bad_took.to_string(),
     };

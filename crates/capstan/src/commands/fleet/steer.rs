@@ -1,11 +1,17 @@
 //! `capstan fleet apply|pause|resume|stop|recover|promote|rollback|retry|skip`: how an operator steers.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use capstan_fleet::Fleet;
+use capstan_fleet::api::Stopped;
+use capstan_fleet::lrn::go_list;
 use clap::Args;
 
 use super::reply::Reply;
-use super::{asker, fleet, named, releases};
+use super::show::{exit, is_over};
+use super::{asker, fleet, named};
+use crate::commands::wait::{Estimate, Progress, WaitArg, follow};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::say;
@@ -19,21 +25,23 @@ const WATCH: &str = "capstan fleet status --watch";
 pub(crate) struct ApplyArgs {
     /// The release; by default the newest one
     release: Option<String>,
-    /// Why, for whoever looks at it later
+    /// The reason, recorded for other operators
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
+    #[command(flatten)]
+    wait: WaitArg,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct WishArgs {
-    /// Why, for whoever looks at it later
+    /// The reason, recorded for other operators
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RecoverArgs {
-    /// The release to begin anew with; by default the one that was stopped
+    /// The release to start over with; by default the one that was stopped
     release: Option<String>,
 }
 
@@ -41,7 +49,10 @@ pub(crate) struct RecoverArgs {
 pub(crate) struct RollbackArgs {
     /// The release; by default the last that succeeded before the present one
     release: Option<String>,
-    /// Why, for whoever looks at it later
+    /// The same as an option
+    #[arg(long, value_name = "RELEASE", conflicts_with = "release")]
+    to: Option<String>,
+    /// The reason, recorded for other operators
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
 }
@@ -50,90 +61,134 @@ pub(crate) struct RollbackArgs {
 pub(crate) struct SkipArgs {
     /// The host: its number or its name
     host: String,
-    /// Why the update goes on without it
+    /// Why the update continues without it
     #[arg(long)]
     reason: String,
 }
 
 pub(super) async fn apply(args: ApplyArgs, context: &mut Context) -> Result<Exit> {
     let fleet = fleet(context).await?;
-    let release = releases::meant(&fleet, args.release.as_deref()).await?;
+    let release = fleet.meant(args.release.as_deref()).await?;
     fleet.apply(&release, &asker(&args.reason)).await?;
     let hosts = warn_if_nobody(&fleet).await?;
-    Reply::new("apply", &release, format!("release {release} is wanted on {hosts} hosts"))
+    let exit = Reply::new("apply", &release, format!("rolling release {release} out to {hosts} hosts"))
         .then(WATCH)
-        .give(context)
+        .give(context)?;
+    match args.wait.wait {
+        Some(wait) => rolled_out(&fleet, &release, wait).await,
+        None => Ok(exit),
+    }
 }
 
-/// Says what would keep an update from ever beginning; returns how many hosts there are.
+/// Follows a rollout until it is over: its exit code says how it ended.
+async fn rolled_out(fleet: &Fleet, release: &str, wait: Duration) -> Result<Exit> {
+    let (what, mut bar) = (format!("release {release}"), Estimate::begin());
+    follow(&what, wait, WATCH, async || {
+        let status = fleet.status().await?;
+        let left = status.waves.iter().map(|wave| wave.steps_left).sum();
+        Ok(match exit(&status) {
+            Exit::Waiting if !is_over(&status) => Progress::Going(format!("{} {}", bar.at(left), status.why)),
+            over => Progress::Over(over),
+        })
+    })
+    .await
+}
+
+/// Warns about what would keep an update from starting; returns the number of hosts.
 async fn warn_if_nobody(fleet: &Fleet) -> Result<usize> {
     let status = fleet.status().await?;
     if status.leader.is_none() {
-        say("capstan: no updater runs; start one with `capstan controller` or `capstan up`");
+        say("capstan: no updater is running; start one with `capstan controller` or `capstan up`");
     }
     if status.hosts.is_empty() {
-        say("capstan: the fleet has no hosts; `capstan fleet join` takes them in");
+        say("capstan: the fleet has no hosts; add them with `capstan fleet join`");
     }
     Ok(status.hosts.len())
 }
 
 pub(super) async fn pause(args: WishArgs, context: &mut Context) -> Result<Exit> {
     fleet(context).await?.pause(&asker(&args.reason)).await?;
-    Reply::new("pause", "", "paused: no host begins anything new, and what is under way goes on")
+    Reply::new("pause", "", "paused: no new steps begin; running steps continue")
         .then("capstan fleet resume")
         .give(context)
 }
 
 pub(super) async fn resume(context: &mut Context) -> Result<Exit> {
     fleet(context).await?.resume().await?;
-    Reply::new("resume", "", "hosts begin again").then(WATCH).give(context)
+    Reply::new("resume", "", "resumed: hosts begin new steps again").then(WATCH).give(context)
 }
 
 pub(super) async fn stop(args: WishArgs, context: &mut Context) -> Result<Exit> {
-    fleet(context).await?.stop(&asker(&args.reason)).await?;
-    Reply::new("stop", "", "every host stops at once; only a package installation is finished first")
-        .then("capstan fleet recover, which begins anew")
-        .give(context)
+    let stopped = fleet(context).await?.stop(&asker(&args.reason)).await?;
+    let exit = Reply::new("stop", "", stop_text(&stopped))
+        .then("capstan fleet recover, which starts over")
+        .give(context)?;
+    Ok(if stopped.is_confirmed() { exit } else { Exit::Waiting })
+}
+
+/// The result of a stop: the hosts that have confirmed, and those that have not.
+fn stop_text(stopped: &Stopped) -> String {
+    let mut text = match stopped.is_confirmed() {
+        true => format!("stopped: all {} hosts have confirmed that nothing runs", stopped.confirmed.len()),
+        false => format!("stopped: hosts {} have confirmed that nothing runs", go_list(&stopped.confirmed)),
+    };
+    if !stopped.pending.is_empty() {
+        let hosts = go_list(&stopped.pending);
+        text.push_str(&format!("; hosts {hosts} have not yet (a package installation is finished first)"));
+    }
+    if !stopped.down.is_empty() {
+        let hosts = go_list(&stopped.down);
+        text.push_str(&format!(
+            "; the workers of hosts {hosts} are down and stop running steps when they start"
+        ));
+    }
+    text
 }
 
 pub(super) async fn recover(args: RecoverArgs, context: &mut Context) -> Result<Exit> {
     let fleet = fleet(context).await?;
     let release = match args.release.as_deref() {
-        Some(named) => Some(releases::meant(&fleet, Some(named)).await?),
+        Some(named) => Some(fleet.meant(Some(named)).await?),
         None => None,
     };
     fleet.recover(release.as_deref(), &asker("")).await?;
     let what =
         release.as_deref().map_or_else(|| "the same release".to_owned(), |name| format!("release {name}"));
     let object = release.clone().unwrap_or_default();
-    Reply::new("recover", object, format!("the stopped update is cleared away; {what} begins anew"))
+    Reply::new("recover", object, format!("cleared the stopped update; {what} starts over"))
         .then(WATCH)
         .give(context)
 }
 
 pub(super) async fn promote(context: &mut Context) -> Result<Exit> {
     fleet(context).await?.promote().await?;
-    Reply::new("promote", "", "the next wave does not wait any longer").then(WATCH).give(context)
+    Reply::new("promote", "", "the next wave starts now").then(WATCH).give(context)
 }
 
 pub(super) async fn rollback(args: RollbackArgs, context: &mut Context) -> Result<Exit> {
     let fleet = fleet(context).await?;
-    let to = fleet.rollback(args.release.as_deref(), &asker(&args.reason)).await?;
-    Reply::new("rollback", &to, format!("the fleet goes back to release {to}")).then(WATCH).give(context)
+    let named = args.to.as_deref().or(args.release.as_deref());
+    let to = fleet.rollback(named, &asker(&args.reason)).await?;
+    Reply::new("rollback", &to, format!("rolling the fleet back to release {to}")).then(WATCH).give(context)
 }
 
 pub(super) async fn retry(host: &str, context: &mut Context) -> Result<Exit> {
     let fleet = fleet(context).await?;
     let lrn = named(&fleet, host).await?;
     fleet.retry(lrn).await?;
-    Reply::new("retry", lrn, format!("host {lrn} tries again, from the step at which it failed"))
-        .then(WATCH)
-        .give(context)
+    Reply::new("retry", lrn, format!("host {lrn} is retried from its last step")).then(WATCH).give(context)
 }
 
 pub(super) async fn skip(args: SkipArgs, context: &mut Context) -> Result<Exit> {
     let fleet = fleet(context).await?;
     let lrn = named(&fleet, &args.host).await?;
     fleet.skip(lrn, &asker(&args.reason)).await?;
-    Reply::new("skip", lrn, format!("the update goes on without host {lrn}")).then(WATCH).give(context)
+    let down = fleet.hosts().await?.hosts.iter().any(|line| line.lrn == lrn && !line.up);
+    let counts = match down {
+        true => "; it is down and counts as out of service until it is up or has left",
+        false => "",
+    };
+    Reply::new("skip", lrn, format!("the update continues without host {lrn}{counts}"))
+        .then(WATCH)
+        .give(context)
 }

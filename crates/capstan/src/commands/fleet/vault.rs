@@ -26,7 +26,7 @@ pub(crate) enum Which {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VaultCommand {
-    /// Keep a secret; it is read from stdin, so that no list of processes shows it
+    /// Store a secret; it is read from stdin, so that it appears in no process list
     Set {
         /// Which one: unseal-key or root-token
         #[arg(hide_possible_values = true)]
@@ -41,13 +41,13 @@ pub(crate) enum VaultCommand {
         #[arg(hide_possible_values = true)]
         which: Which,
     },
-    /// Forget a secret
+    /// Remove a secret
     Remove {
         /// Which one: unseal-key or root-token
         #[arg(hide_possible_values = true)]
         which: Which,
     },
-    /// Send the unseal key to a Vault server; without a key nothing is done, and that is fine
+    /// Send the unseal key to a Vault server; without a key nothing is done
     Unseal {
         /// The server, such as http://127.0.0.1:8200
         address: String,
@@ -69,7 +69,7 @@ pub(super) async fn run(command: VaultCommand, context: &mut Context) -> Result<
         VaultCommand::Set { which, file } => {
             let which = which.secret();
             fleet.vault_set(which, &read(file)?).await?;
-            Reply::new("vault set", which, format!("the {which} is kept")).give(context)
+            Reply::new("vault set", which, format!("stored the {which}")).give(context)
         }
         VaultCommand::Show { which } => {
             let secret = fleet.vault_show(which.secret()).await?;
@@ -82,7 +82,7 @@ pub(super) async fn run(command: VaultCommand, context: &mut Context) -> Result<
         VaultCommand::Remove { which } => {
             let which = which.secret();
             fleet.vault_remove(which).await?;
-            Reply::new("vault remove", which, format!("the {which} is forgotten")).give(context)
+            Reply::new("vault remove", which, format!("removed the {which}")).give(context)
         }
         VaultCommand::Unseal { address } => {
             let unsealed = fleet.vault_unseal(&address).await?;
@@ -93,10 +93,10 @@ pub(super) async fn run(command: VaultCommand, context: &mut Context) -> Result<
 
 fn told(address: &str, unsealed: &Unsealed, context: &mut Context) -> Result<Exit> {
     let (text, exit) = match unsealed {
-        Unsealed::NoKey => ("there is no unseal key; nothing was done".to_owned(), Exit::Done),
-        Unsealed::Open => (format!("vault at {address} is open"), Exit::Done),
+        Unsealed::NoKey => ("no unseal key is stored; nothing was done".to_owned(), Exit::Done),
+        Unsealed::Open => (format!("vault at {address} is unsealed"), Exit::Done),
         Unsealed::StillSealed { progress, threshold } => (
-            format!("vault at {address} took the key and wants more: {progress} of {threshold}"),
+            format!("vault at {address} accepted the key and needs more: {progress} of {threshold}"),
             Exit::Waiting,
         ),
     };

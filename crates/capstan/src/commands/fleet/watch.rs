@@ -12,16 +12,16 @@ use capstan_meta::view::{Changes, View, ViewOptions};
 use tokio::time::{sleep, timeout};
 
 use super::screen;
-use super::show::exit;
+use super::show::{exit, is_over};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
 
-/// A fleet of thousands changes all the time; eyes do not follow faster than this.
+/// The minimum pause between updates: a fleet of thousands changes all the time.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(250);
-/// What is waited for can change without a change of the metadata: a window opens, a bake is over.
+/// The maximum pause: a wait can end without a change of the metadata (a window opens, a bake is over).
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Hosts on a terminal, which has 24 lines if it is small: redrawing more than it shows would tear.
+/// Hosts on a terminal of 24 lines: redrawing more than it shows would corrupt the display.
 const MOST_HOSTS: usize = 14;
 
 pub(super) async fn run(fleet: &Fleet, context: &mut Context) -> Result<Exit> {
@@ -37,7 +37,7 @@ pub(super) async fn run(fleet: &Fleet, context: &mut Context) -> Result<Exit> {
         let status = fleet.status().await?;
         drawn.draw(&status, context)?;
         match exit(&status) {
-            Exit::Waiting => next(&mut changes).await,
+            Exit::Waiting if !is_over(&status) => next(&mut changes).await,
             over => return Ok(over),
         }
     }
@@ -45,13 +45,13 @@ pub(super) async fn run(fleet: &Fleet, context: &mut Context) -> Result<Exit> {
 
 async fn next(changes: &mut Changes) {
     sleep(SHORTEST_PAUSE).await;
-    // Both ends of this wait mean the same: look again.
+    // Both ends of this wait mean the same: read again.
     let _ = timeout(LONGEST_PAUSE, changes.next()).await;
 }
 
 /// What was shown last.
 enum Drawn {
-    /// So many lines on a terminal.
+    /// This many lines on a terminal.
     Screen(usize),
     /// The last line about each thing.
     Lines(BTreeMap<String, String>),
@@ -92,13 +92,13 @@ fn same(one: &FleetStatus, other: &FleetStatus) -> bool {
     FleetStatus { at: other.at, ..one.clone() } == *other
 }
 
-/// Back to the first line, everything below cleared; lines that are too long are cut by the terminal, not wrapped.
+/// Returns to the first line and clears everything below; long lines are cut by the terminal, not wrapped.
 fn redraw(before: usize, lines: &[String]) -> String {
     let back = if before == 0 { String::new() } else { format!("\x1b[{before}A\r") };
     format!("{back}\x1b[J\x1b[?7l{}\n\x1b[?7h", lines.join("\n"))
 }
 
-/// What can be said about each thing, in the order of reading.
+/// The present facts, in reading order.
 fn facts(status: &FleetStatus) -> Vec<(String, String)> {
     let mut facts = vec![("fleet".to_owned(), screen::summary(status))];
     if let Some(reason) = status.request.as_ref().map(|request| request.stop_reason.clone()) {

@@ -1,4 +1,4 @@
-//! Keeping the store: its status, its history, copies of it.
+//! Maintenance of the store: its status, its history, snapshots.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write as _};
@@ -17,7 +17,7 @@ pub(crate) struct CompactArgs {
     /// The oldest revision that can still be read afterwards
     #[arg(required_unless_present = "keep")]
     revision: Option<i64>,
-    /// Keep so many revisions of history instead
+    /// Keep this many revisions of history instead
     #[arg(long, value_name = "COUNT", conflicts_with = "revision")]
     keep: Option<i64>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct SnapshotArgs {
 pub(crate) struct RestoreArgs {
     /// A file written by `capstan meta snapshot` from an embedded store
     file: PathBuf,
-    /// The data directory to make
+    /// The data directory to create
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }
@@ -57,7 +57,7 @@ pub(crate) async fn snapshot(args: SnapshotArgs, context: &mut Context) -> Resul
     let bytes = match save(&store, &partial).await {
         Ok(bytes) => bytes,
         Err(error) => {
-            // Half a snapshot helps nobody; that it could not be removed either changes nothing.
+            // A partial snapshot is useless; failing to remove it changes nothing.
             let _ = std::fs::remove_file(&partial);
             return Err(error.context(format!("cannot write a snapshot to {}", args.file.display())));
         }
@@ -83,7 +83,7 @@ async fn save(store: &Store, file: &Path) -> Result<usize> {
     Ok(bytes)
 }
 
-/// Works on files alone: no server may run on the directory.
+/// Works on files only: no server may have the directory open.
 pub(crate) async fn restore(args: RestoreArgs, context: &mut Context) -> Result<Exit> {
     let file = File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?;
     let dir = args.dir.clone();
@@ -137,7 +137,7 @@ fn compacted(revision: Revision) -> String {
     if revision.0 < 0 { "never".to_owned() } else { format!("up to revision {revision}") }
 }
 
-/// Bytes as people read them.
+/// A human-readable size.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),

@@ -1,4 +1,4 @@
-//! `capstan meta`: the metadata itself, as an operator reads, writes, serves and keeps it.
+//! `capstan meta`: reads, writes, serves and maintains the metadata.
 
 mod keep;
 mod read;
@@ -25,7 +25,7 @@ pub(crate) enum MetaCommand {
     Put(write::PutArgs),
     /// Delete a key, or all keys with a prefix
     Del(write::DelArgs),
-    /// Print keys as a tree; secrets are not shown
+    /// Print keys as a tree; secrets are hidden
     Tree(tree::TreeArgs),
     /// Print changes as they happen, until interrupted
     Watch(watch::WatchArgs),
@@ -33,11 +33,11 @@ pub(crate) enum MetaCommand {
     Compact(keep::CompactArgs),
     /// Write a copy of the whole store to a file
     Snapshot(keep::SnapshotArgs),
-    /// Make a data directory from a snapshot
+    /// Create a data directory from a snapshot
     Restore(keep::RestoreArgs),
-    /// Print what the store says about itself
+    /// Print the status of the store
     Status,
-    /// Measure the store beside etcd (the same as `capstan bench meta`)
+    /// Benchmark the store and etcd (the same as `capstan bench meta`)
     Bench(bench::How),
 }
 

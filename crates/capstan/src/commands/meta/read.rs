@@ -3,12 +3,12 @@
 use anyhow::Result;
 use capstan_meta::{Detail, KeyRange, Range, RangeResult, Revision};
 
-use super::shown::{cut, document, text};
+use super::shown::{cut, document, text, value};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
 
-/// Columns that a value may take in a table.
+/// The maximum width of a value in a table.
 const VALUE_WIDTH: usize = 60;
 
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,7 @@ pub(crate) struct GetArgs {
     /// As it was at this revision
     #[arg(long, value_name = "REVISION", default_value_t = 0, hide_default_value = true)]
     at: i64,
-    /// At most so many keys; 0 is all of them
+    /// At most this many keys; 0 for all
     #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
     limit: usize,
     /// Only the names of the keys
@@ -48,15 +48,15 @@ pub(crate) async fn get(args: GetArgs, context: &mut Context) -> Result<Exit> {
 fn print(args: &GetArgs, found: &RangeResult, context: &mut Context) -> Result<()> {
     let out = &mut context.out;
     match out.format {
-        Format::Json => out.json(&found.kvs.iter().map(|kv| document(kv)).collect::<Vec<_>>()),
+        Format::Json => out.json_list("keys", &found.kvs.iter().map(|kv| document(kv)).collect::<Vec<_>>()),
         Format::Table if args.keys_only => found.kvs.iter().try_for_each(|kv| out.line(text(&kv.key))),
         Format::Table if !args.prefix => found.kvs.iter().try_for_each(|kv| {
-            out.bytes(&kv.value)?;
+            out.bytes(&value(kv))?;
             out.bytes(b"\n")
         }),
         Format::Table => {
             let row = |kv: &std::sync::Arc<capstan_meta::KeyValue>| {
-                let value = cut(&text(&kv.value), VALUE_WIDTH);
+                let value = cut(&text(&value(kv)), VALUE_WIDTH);
                 [text(&kv.key), kv.mod_revision.to_string(), kv.version.to_string(), value]
             };
             out.table(["KEY", "REVISION", "VERSION", "VALUE"], found.kvs.iter().map(row).collect())

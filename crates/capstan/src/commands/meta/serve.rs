@@ -39,6 +39,10 @@ pub(crate) async fn run(args: ServeArgs, context: &mut Context) -> Result<Exit> 
     let endpoints = Endpoints {
         meta: format!("{scheme}://{}", listener.local_addr()?),
         http: None,
+        topics: None,
+        docs: None,
+        docs_nodes: Vec::new(),
+        services: Default::default(),
         host: None,
         dir: Some(std::path::absolute(&config.meta.dir)?),
         pid: std::process::id(),

@@ -1,9 +1,26 @@
-//! How keys and values are shown: as text where they are text, never as a mess on a terminal.
+//! How are keys and values shown? As text where possible, escaped otherwise, and secrets never.
 
-use capstan_meta::KeyValue;
+use std::borrow::Cow;
+
+use capstan_meta::{KeyValue, record};
 use serde_json::{Value, json};
 
-/// Bytes as one line of text: what is not printable is escaped.
+use crate::catalogue::CATALOGUES;
+
+/// The replacement for a secret.
+pub(super) const REDACTED: &str = "<redacted>";
+
+/// Whether the catalogue marks the value of a key as secret.
+pub(super) fn is_secret(kv: &KeyValue) -> bool {
+    record::is_secret(CATALOGUES, &kv.key_text())
+}
+
+/// The value of a key, redacted if secret.
+pub(super) fn value(kv: &KeyValue) -> Cow<'_, [u8]> {
+    if is_secret(kv) && !kv.value.is_empty() { REDACTED.as_bytes().into() } else { kv.value.as_ref().into() }
+}
+
+/// Bytes as one line of text: non-printable ones are escaped.
 pub(super) fn text(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if text.chars().all(|c| !c.is_control()) => text.to_owned(),
@@ -20,11 +37,11 @@ pub(super) fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(3)).chain("...".chars()).collect()
 }
 
-/// A key as JSON. Bytes that are no text are in hex under `key_hex` and `value_hex`.
+/// A key as JSON. Non-text bytes are in hex under `key_hex` and `value_hex`.
 pub(super) fn document(kv: &KeyValue) -> Value {
     let mut document = json!({});
     field(&mut document, "key", &kv.key);
-    field(&mut document, "value", &kv.value);
+    field(&mut document, "value", &value(kv));
     document["create_revision"] = kv.create_revision.0.into();
     document["mod_revision"] = kv.mod_revision.0.into();
     document["version"] = kv.version.into();

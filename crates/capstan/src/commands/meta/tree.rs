@@ -1,22 +1,18 @@
-//! `capstan meta tree`: the metadata as a tree, a branch a path segment. What the catalogue calls secret is not shown.
+//! `capstan meta tree`: the metadata as a tree, one branch per path segment. Secrets are hidden.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Result;
-use capstan_meta::{KeyValue, Range, record};
+use capstan_meta::{KeyValue, Range};
 
-use super::shown::{cut, document, text};
-use crate::catalogue::CATALOGUES;
+use super::shown::{cut, document, text, value};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
 
-/// Columns of a line, so that a tree fits a terminal.
+/// The width of a line, so that a tree fits a terminal.
 const WIDTH: usize = 110;
-/// What stands in place of a secret.
-const REDACTED: &str = "<redacted>";
-
 #[derive(Debug, clap::Args)]
 pub(crate) struct TreeArgs {
     /// Only keys with this prefix
@@ -27,7 +23,7 @@ pub(crate) struct TreeArgs {
     full: bool,
 }
 
-/// A segment of the path, the key that ends in it, and what is below.
+/// A segment of the path, the key that ends in it, and its children.
 #[derive(Default)]
 struct Branch {
     kv: Option<Arc<KeyValue>>,
@@ -37,7 +33,9 @@ struct Branch {
 pub(crate) async fn run(args: TreeArgs, context: &mut Context) -> Result<Exit> {
     let found = context.store().await?.range(Range::prefix(args.prefix.clone())).await?;
     match context.out.format {
-        Format::Json => context.out.json(&found.kvs.iter().map(|kv| redacted(kv)).collect::<Vec<_>>())?,
+        Format::Json => {
+            context.out.json_list("keys", &found.kvs.iter().map(|kv| document(kv)).collect::<Vec<_>>())?
+        }
         Format::Table => {
             let mut root = Branch::default();
             for kv in &found.kvs {
@@ -49,18 +47,6 @@ pub(crate) async fn run(args: TreeArgs, context: &mut Context) -> Result<Exit> {
         }
     }
     Ok(Exit::Done)
-}
-
-fn is_secret(kv: &KeyValue) -> bool {
-    record::is_secret(CATALOGUES, &kv.key_text())
-}
-
-fn redacted(kv: &KeyValue) -> serde_json::Value {
-    let mut shown = document(kv);
-    if is_secret(kv) {
-        shown["value"] = REDACTED.into();
-    }
-    shown
 }
 
 impl Branch {
@@ -85,7 +71,7 @@ impl Branch {
 
     fn labelled(&self, name: &str, width: usize) -> String {
         let Some(kv) = &self.kv else { return name.to_owned() };
-        let value = if is_secret(kv) { REDACTED.to_owned() } else { text(&kv.value) };
+        let value = text(&value(kv));
         let leased = if kv.lease.0 == 0 { "" } else { " (leased)" };
         let room = width.saturating_sub(name.chars().count() + leased.len() + 3);
         format!("{name}{leased} = {}", cut(&value, room.max(20)))

@@ -1,10 +1,10 @@
-//! `capstan meta watch`: every change of a prefix, in order, none left out, until interrupted.
+//! `capstan meta watch`: every change of a prefix, in order and without gaps, until interrupted.
 
 use anyhow::Result;
 use capstan_meta::{Event, EventKind, KeyRange, Revision, Watch, WatchMessage};
 use serde_json::json;
 
-use super::shown::{document, text};
+use super::shown::{document, text, value};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
@@ -14,10 +14,10 @@ pub(crate) struct WatchArgs {
     /// The prefix
     #[arg(default_value = "/")]
     prefix: String,
-    /// Begin with this revision instead of with what comes next
+    /// Start at this revision instead of the next change
     #[arg(long, value_name = "REVISION", default_value_t = 0, hide_default_value = true)]
     from: i64,
-    /// End after so many changes
+    /// Stop after this many changes
     #[arg(long, value_name = "COUNT")]
     count: Option<usize>,
 }
@@ -63,7 +63,7 @@ fn print(event: &Event, context: &mut Context) -> Result<()> {
         Format::Table => {
             let revision = event.kv.mod_revision;
             out.line(
-                format!("{revision:>8} {kind:<6} {} {}", text(&event.kv.key), text(&event.kv.value))
+                format!("{revision:>8} {kind:<6} {} {}", text(&event.kv.key), text(&value(&event.kv)))
                     .trim_end(),
             )?;
             out.flush()

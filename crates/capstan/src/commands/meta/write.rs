@@ -1,4 +1,4 @@
-//! `capstan meta put` and `capstan meta del`: by hand, with guards.
+//! `capstan meta put` and `capstan meta del`: manual writes with guards.
 
 use std::io::Read as _;
 
@@ -28,7 +28,7 @@ pub(crate) struct PutArgs {
 pub(crate) struct DelArgs {
     /// The key, or the prefix
     key: String,
-    /// Every key that begins with KEY; says how many they are unless --yes is given
+    /// Every key that begins with KEY; prints their number unless --yes is given
     #[arg(long)]
     prefix: bool,
     /// Delete a whole prefix without asking

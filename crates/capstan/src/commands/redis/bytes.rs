@@ -1,4 +1,4 @@
-//! Amounts of memory as people write them.
+//! Amounts of memory with units.
 
 /// Reads `1048576`, `512mb`, `2gb`: units of 1024, as in redis.conf.
 pub(super) fn bytes(text: &str) -> Result<u64, String> {
@@ -9,13 +9,13 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
         "k" | "kb" => 10,
         "m" | "mb" => 20,
         "g" | "gb" => 30,
-        other => return Err(format!("`{other}` is no unit; write kb, mb or gb")),
+        other => return Err(format!("`{other}` is not a unit; use kb, mb or gb")),
     };
     let number: u64 = digits.parse().map_err(|_| "write an amount such as 512mb or 2gb".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is more than there is".to_owned())
+    number.checked_mul(1 << shift).ok_or_else(|| "the amount is too large".to_owned())
 }
 
-/// The same for people; zero is no limit.
+/// The formatted amount; zero is no limit.
 pub(super) fn shown_bytes(bytes: u64) -> String {
     match bytes {
         0 => "no memory limit".to_owned(),

@@ -14,18 +14,18 @@ use crate::output::Format;
 pub(crate) enum HostsCommand {
     /// Offer the nodes behind a proxy to clusters
     Add {
-        /// Where the proxy listens
+        /// The address of the proxy
         proxy: Address,
-        /// Where its nodes listen
+        /// The addresses of its nodes
         #[arg(required = true)]
         nodes: Vec<Address>,
     },
-    /// Take a host without nodes in use out of the pool
+    /// Remove a host without nodes in use from the pool
     Remove {
-        /// Where the proxy listens
+        /// The address of the proxy
         proxy: Address,
     },
-    /// List hosts, and who uses their nodes
+    /// List hosts and the users of their nodes
     List,
 }
 
@@ -64,7 +64,7 @@ fn done(context: &mut Context, proxy: &Address, change: Change, made: &str, alre
 
 fn list(hosts: &[HostLine], context: &mut Context) -> Result<Exit> {
     if context.out.format == Format::Json {
-        context.out.json(&hosts)?;
+        context.out.json_list("hosts", &hosts)?;
         return Ok(Exit::Done);
     }
     let rows = hosts.iter().flat_map(|host| host.nodes.iter().map(move |node| row(host, node)));
@@ -80,8 +80,8 @@ fn row(host: &HostLine, node: &HostNode) -> [String; 5] {
     };
     let used = match (&node.cluster, &node.quarantine) {
         (Some(cluster), _) => cluster.to_string(),
-        (None, Some(why)) => format!("nobody, until it is empty: {why}"),
-        (None, None) => "nobody".to_owned(),
+        (None, Some(why)) => format!("none, until it is empty: {why}"),
+        (None, None) => "none".to_owned(),
     };
     [host.proxy.to_string(), state, host.epoch.to_string(), node.node.to_string(), used]
 }

@@ -1,20 +1,20 @@
-//! All 16,384 slots on one screen: 16 lines of 64 cells, 16 slots a cell.
+//! All 16,384 slots on one screen: 16 lines of 64 cells, 16 slots per cell.
 
 use capstan_redis::api::{ClusterPage, SlotLine};
 use capstan_redis::slots::SLOTS;
 
 const CELLS_A_LINE: u16 = 64;
 const SLOTS_A_CELL: u16 = 16;
-/// More nodes than letters begin again; the table above says who is who.
+/// With more nodes than letters the letters repeat; the table above shows which is which.
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
-/// The mark of the node in this line of the table.
+/// The letter of the node in this line of the table.
 pub(super) fn letter(at: usize) -> char {
     char::from(LETTERS[at % LETTERS.len()])
 }
 
-/// A letter for each cell, `*` for slots on their way, `.` for slots of nobody; where owners share a cell, the last one
-/// of them is shown.
+/// A letter per cell, `*` for moving slots, `.` for slots without an owner; where owners share a cell, the last one is
+/// shown.
 pub(super) fn slot_map(page: &ClusterPage) -> String {
     let mut cells = vec!['.'; usize::from(SLOTS / SLOTS_A_CELL)];
     for line in &page.slot_map {

@@ -1,4 +1,4 @@
-//! `capstan redis`: Redis clusters, as an operator runs them.
+//! `capstan redis`: operates Redis clusters.
 
 mod bytes;
 mod check;
@@ -7,6 +7,7 @@ mod hosts;
 mod map;
 mod moves;
 mod proxy;
+mod shards;
 
 use anyhow::Result;
 use capstan_redis::ClusterName;
@@ -17,7 +18,7 @@ use crate::exit::Exit;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum RedisCommand {
-    /// See and change the pool of hosts
+    /// Show and change the pool of hosts
     #[command(subcommand)]
     Hosts(hosts::HostsCommand),
     /// Create a cluster
@@ -26,6 +27,9 @@ pub(crate) enum RedisCommand {
     Delete {
         /// The cluster
         name: ClusterName,
+        /// Do not ask for confirmation
+        #[arg(long, short)]
+        yes: bool,
     },
     /// List the clusters
     List,
@@ -36,38 +40,42 @@ pub(crate) enum RedisCommand {
     },
     /// Change the number of a cluster's nodes, under load
     Scale(clusters::ScaleArgs),
-    /// Spread a cluster's slots evenly over its nodes
+    /// Rebalance a cluster's slots over its nodes
     Rebalance {
         /// The cluster
         name: ClusterName,
     },
     /// Move slots to another node, under load
     Move(moves::MoveArgs),
-    /// Show which slots are on their way, and how far
+    /// Show the slots that are moving, and their progress
     Moves {
-        /// Go on until all have arrived
+        /// Continue until all moves are complete
         #[arg(long)]
         watch: bool,
     },
-    /// Take back a move that is not over
+    /// Cancel a move that is not complete
     Cancel {
         /// The cluster
         name: ClusterName,
         /// The move's number, as `moves` shows it
         id: u64,
     },
-    /// Find what is wrong in the metadata, and explain it
+    /// Show the findings about Redis
     Check,
-    /// Put right what `check` finds
+    /// Repair what `check` finds
     Fix,
-    /// Make a replica the primary
+    /// Promote an in-sync replica
     Failover(moves::FailoverArgs),
+    /// Let a shard continue without data that no reachable node has
+    AcceptLoss(shards::AcceptLossArgs),
+    /// Restore data that a host set aside
+    Recover(shards::RecoverArgs),
     /// Print what a client needs
     Connect {
         /// The cluster
         name: ClusterName,
     },
-    /// Run a proxy alone, in front of redis-servers that somebody else runs
+    /// Run a proxy alone, in front of externally managed redis-servers
     Proxy(proxy::ProxyArgs),
 }
 
@@ -75,7 +83,7 @@ pub(crate) async fn run(command: RedisCommand, context: &mut Context) -> Result<
     match command {
         RedisCommand::Hosts(command) => hosts::run(command, context).await,
         RedisCommand::Create(args) => clusters::create(args, context).await,
-        RedisCommand::Delete { name } => clusters::delete(&name, context).await,
+        RedisCommand::Delete { name, yes } => clusters::delete(&name, yes, context).await,
         RedisCommand::List => clusters::list(context).await,
         RedisCommand::Show { name } => clusters::show(&name, context).await,
         RedisCommand::Scale(args) => clusters::scale(args, context).await,
@@ -86,6 +94,8 @@ pub(crate) async fn run(command: RedisCommand, context: &mut Context) -> Result<
         RedisCommand::Check => check::look(context).await,
         RedisCommand::Fix => check::fix(context).await,
         RedisCommand::Failover(args) => moves::failover(args, context).await,
+        RedisCommand::AcceptLoss(args) => shards::accept_loss(args, context).await,
+        RedisCommand::Recover(args) => shards::recover(args, context).await,
         RedisCommand::Connect { name } => clusters::connect(&name, context).await,
         RedisCommand::Proxy(args) => proxy::run(args, context).await,
     }

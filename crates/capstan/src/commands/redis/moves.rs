@@ -1,20 +1,22 @@
-//! Moves of slots: begun, watched, cancelled.
+//! Slot moves: begin, watch, cancel.
 
 use std::time::Duration;
 
 use anyhow::Result;
+use capstan_control::events;
 use capstan_redis::api::{self, MoveLine};
 use capstan_redis::broker::{self, Tree, Wish};
 use capstan_redis::status::{MoveId, MoveState};
 use capstan_redis::{Address, ClusterName, SlotRange};
 use serde::Serialize;
+use serde_json::json;
 
-use super::clusters::done;
+use super::clusters::{attended, done};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
 
-/// How often a watched list is looked at.
+/// How often a watched list is refreshed.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug, clap::Args)]
@@ -61,25 +63,31 @@ pub(super) async fn begin(args: MoveArgs, context: &mut Context) -> Result<Exit>
         Format::Table => {
             let ids: Vec<String> = moves.iter().map(ToString::to_string).collect();
             context.out.line(format!(
-                "recorded as move {}; `capstan redis moves --watch` shows how far",
+                "recorded as move {}; `capstan redis moves --watch` shows the progress",
                 ids.join(", ")
             ))?;
         }
     }
-    Ok(Exit::Done)
+    let moved = format!("slots {slots} to {}", wish.target);
+    events::record(&store, &context.operator(), "asked to move", format!("redis cluster {name}"), &moved)
+        .await;
+    attended(&store).await
 }
 
 pub(super) async fn cancel(name: &ClusterName, id: MoveId, context: &mut Context) -> Result<Exit> {
-    api::cancel(&context.store().await?, name, id).await?;
+    let store = context.store().await?;
+    api::cancel(&store, name, id).await?;
     done(
         context,
+        &store,
         name,
         "cancelled",
-        &format!("move {id} of cluster {name} is cancelled; its slots stay where they are"),
+        &format!("cancelled move {id} of cluster {name}; its slots stay on their node"),
     )
+    .await
 }
 
-/// Prints the moves; with `watch` again and again until there are none.
+/// Prints the moves; with `watch` repeatedly until there are none.
 pub(super) async fn list(watch: bool, context: &mut Context) -> Result<Exit> {
     let store = context.store().await?;
     let mut lines = api::moves(&store).await?;
@@ -97,18 +105,19 @@ pub(super) async fn list(watch: bool, context: &mut Context) -> Result<Exit> {
 
 fn print(lines: &[MoveLine], context: &mut Context) -> Result<()> {
     if context.out.format == Format::Json {
-        return context.out.json_line(&lines);
+        return context.out.json_line(&json!({ "moves": lines }));
     }
     if lines.is_empty() {
-        context.out.line("no slots are on their way")?;
+        context.out.line("no slots are moving")?;
         return context.out.flush();
     }
-    let header = ["MOVE", "CLUSTER", "SLOTS", "FROM", "TO", "STATE", "KEYS", "BYTES", "PASS", "DIRTY"];
+    // 80 columns; bytes, passes and dirty keys are in the JSON.
+    let header = ["MOVE", "CLUSTER", "SLOTS", "FROM", "TO", "STATE", "KEYS"];
     context.out.table(header, lines.iter().map(row).collect())?;
     context.out.flush()
 }
 
-fn row(line: &MoveLine) -> [String; 10] {
+fn row(line: &MoveLine) -> [String; 7] {
     let progress = line.progress.clone().unwrap_or_default();
     let state = match (line.state, progress.phase.as_str()) {
         (MoveState::Queued, _) => "queued",
@@ -123,17 +132,16 @@ fn row(line: &MoveLine) -> [String; 10] {
         line.target.node.to_string(),
         state.to_owned(),
         progress.keys.to_string(),
-        progress.bytes.to_string(),
-        progress.pass.to_string(),
-        progress.dirty.to_string(),
     ]
 }
 
-/// Hands a primary's slots to one of its replicas, which stay in step.
+/// Hands a primary's slots over to one of its replicas.
 pub(super) async fn failover(args: FailoverArgs, context: &mut Context) -> Result<Exit> {
     let FailoverArgs { name, primary, to } = args;
-    let replica = api::failover(&context.store().await?, &name, &primary, to.as_ref()).await?;
-    done(context, &name, "promoted", &format!("cluster {name}: {replica} is primary in place of {primary}"))
+    let store = context.store().await?;
+    let replica = api::failover(&store, &name, &primary, to.as_ref()).await?;
+    let text = format!("cluster {name}: promoted {replica} in place of {primary}");
+    done(context, &store, &name, "promoted", &text).await
 }
 
 #[derive(Debug, clap::Args)]

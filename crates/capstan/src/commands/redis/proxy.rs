@@ -1,4 +1,4 @@
-//! `capstan redis proxy`: a proxy without a control plane, told with `NMCTL` by hand.
+//! `capstan redis proxy`: a proxy without a control plane, configured by hand with `NMCTL`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use capstan_redis::Address;
 use capstan_redis::agent::{NodeAuth, Nodes};
-use capstan_redis::data::proxy::{Config, Limits, Proxy};
+use capstan_redis_proxy::{Config, Limits, Proxy};
 
 use crate::config::ServeTls;
 use crate::context::Context;
@@ -19,7 +19,7 @@ pub(crate) struct ProxyArgs {
     /// The address to serve on; port 0 takes any free one
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:6380")]
     listen: SocketAddr,
-    /// The address that clients and other proxies are told, if it is another one
+    /// The address advertised to clients and other proxies, if different
     #[arg(long, value_name = "HOST:PORT")]
     announce: Option<Address>,
     /// Threads, each with its own connections to every node
@@ -28,7 +28,7 @@ pub(crate) struct ProxyArgs {
     /// The password of user `admin`, who may send NMCTL; without one, NMCTL is for this machine only
     #[arg(long, value_name = "PASSWORD", env = "CAPSTAN_REDIS_ADMIN_PASSWORD", hide_env_values = true)]
     admin_password: Option<String>,
-    /// Keep what NMCTL said in this directory, so that a restart knows it
+    /// Persist the NMCTL state in this directory, for restarts
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Answer clients that speak TLS with this certificate chain (PEM)
@@ -40,7 +40,7 @@ pub(crate) struct ProxyArgs {
     /// Clients that speak TLS must show a certificate of this authority (PEM)
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
-    /// Refuse clients that do not speak TLS; whoever logs in as `admin` still may
+    /// Refuse clients without TLS, except those that log in as `admin`
     #[arg(long, requires = "tls_cert")]
     tls_only: bool,
     /// The password of the nodes, if they have one

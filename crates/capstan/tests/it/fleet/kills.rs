@@ -19,15 +19,16 @@ const ROLLOUT_WITHIN: Duration = Duration::from_secs(300);
 /// Pauses between two kills.
 const KILL_EVERY_MS: std::ops::Range<u64> = 0..400;
 
-struct Cluster {
-    dir: TempDir,
+/// A store, two updaters and hosts, each a process of its own.
+pub(super) struct Cluster {
+    pub(super) dir: TempDir,
     meta: Daemon,
-    updaters: Vec<Daemon>,
-    hosts: Vec<Daemon>,
+    pub(super) updaters: Vec<Daemon>,
+    pub(super) hosts: Vec<Daemon>,
 }
 
 impl Cluster {
-    async fn start(hosts: u32) -> Cluster {
+    pub(super) async fn start(hosts: u32) -> Cluster {
         let dir = TempDir::new("kills").unwrap();
         let meta = Daemon::start("kills-meta", &["meta", "serve", "--listen", "127.0.0.1:0"]).await;
         let mut cluster = Cluster { dir, meta, updaters: Vec::new(), hosts: Vec::new() };
@@ -37,27 +38,70 @@ impl Cluster {
             cluster.updaters.push(cluster.daemon(&["controller", "--set", &id]).await);
         }
         for number in 1..=hosts {
-            let path = |name: &str| cluster.dir.join(format!("{name}/{number}")).display().to_string();
-            let sets = [
-                format!("host.id=h{number}"),
-                "host.roles=fleet".to_owned(),
-                format!("fleet.lrn={number}"),
-                format!("fleet.dir={}", path("work")),
-                format!("fleet.root={}", path("root")),
-                format!("fleet.trust={}", cluster.dir.join("s/trust.json").display()),
-            ];
-            let args: Vec<&str> =
-                ["host"].into_iter().chain(sets.iter().flat_map(|set| ["--set", set])).collect();
-            cluster.hosts.push(cluster.daemon(&args).await);
+            let host = cluster.host(number, &number.to_string()).await;
+            cluster.hosts.push(host);
         }
         cluster.found(hosts);
         cluster
     }
 
-    async fn daemon(&self, args: &[&str]) -> Daemon {
+    /// A host with this number that keeps everything in directories of this name.
+    async fn host(&self, number: u32, dir: &str) -> Daemon {
+        let args = self.host_args(number, dir);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        Daemon::start("kills", &args).await
+    }
+
+    /// The command line of such a host.
+    pub(super) fn host_args(&self, number: u32, dir: &str) -> Vec<String> {
+        let path = |name: &str| self.dir.join(format!("{name}/{dir}")).display().to_string();
+        std::fs::create_dir_all(path("root")).unwrap();
+        let sets = [
+            format!("host.id=h{dir}"),
+            "host.roles=fleet".to_owned(),
+            "host.lease_ttl=3s".to_owned(),
+            format!("fleet.lrn={number}"),
+            format!("fleet.dir={}", path("work")),
+            format!("fleet.root={}", path("root")),
+            format!("fleet.trust={}", self.dir.join("s/trust.json").display()),
+        ];
+        let sets = sets.into_iter().flat_map(|set| ["--set".to_owned(), set]);
+        ["host".to_owned()].into_iter().chain(sets).chain(self.common()).collect()
+    }
+
+    fn common(&self) -> Vec<String> {
         let meta = self.meta.endpoint("meta");
-        let common = ["--meta", &meta, "--set", "http.listen=127.0.0.1:0", "--set", "fleet.leader_ttl=2s"];
-        let args: Vec<&str> = args.iter().chain(&common).copied().collect();
+        let settings = ["http.listen=127.0.0.1:0", "fleet.leader_ttl=2s", "access.anonymous=viewer"];
+        let settings = settings.into_iter().flat_map(|setting| ["--set", setting]);
+        ["--meta", &meta].into_iter().chain(settings).map(str::to_owned).collect()
+    }
+
+    pub(super) fn policy(&self, policy: &Value) {
+        std::fs::write(self.dir.join("policy.json"), policy.to_string()).unwrap();
+        self.run(&["policy", "set", "default", "policy.json"]).ok();
+    }
+
+    /// Publishes a release with these steps where the hosts look.
+    pub(super) fn release(&self, version: &str, steps: &str) {
+        std::fs::write(self.dir.join("release.toml"), format!("version = \"{version}\"\n{steps}")).unwrap();
+        let built = format!("built-{version}");
+        self.run(&["release", "build", "release.toml", "--out", &built]).ok();
+        self.run(&["release", "sign", &built, "--key", "s/release.key"]).ok();
+        self.run(&["release", "publish", &built, "s/repository"]).ok();
+    }
+
+    /// Waits until the status is as it should be.
+    pub(super) async fn until(&self, what: &str, right: impl Fn(&Value) -> bool) -> Value {
+        eventually(what, ROLLOUT_WITHIN, async || {
+            let status = self.status();
+            if right(&status) { Ok(status) } else { Err(brief(&status)) }
+        })
+        .await
+    }
+
+    async fn daemon(&self, args: &[&str]) -> Daemon {
+        let common = self.common();
+        let args: Vec<&str> = args.iter().copied().chain(common.iter().map(String::as_str)).collect();
         Daemon::start("kills", &args).await
     }
 
@@ -70,19 +114,26 @@ impl Cluster {
         self.run(&args).ok();
         let policy = json!({
             "waves": [1, "20%"], "parallelism": 5, "max_unavailable": 5, "min_healthy": "0s", "absent_budget": "100%",
+            "barrier_budget": "100%", "failure_budget": "100%",
         });
-        std::fs::write(self.dir.join("policy.json"), policy.to_string()).unwrap();
-        self.run(&["policy", "set", "default", "policy.json"]).ok();
+        self.policy(&policy);
     }
 
-    fn run(&self, args: &[&str]) -> Run {
+    pub(super) fn run(&self, args: &[&str]) -> Run {
         let meta = self.meta.endpoint("meta");
         let args: Vec<&str> = ["fleet"].iter().chain(args).copied().chain(["--meta", &meta]).collect();
         capstan(self.dir.path(), &args)
     }
 
-    fn status(&self) -> Value {
+    pub(super) fn status(&self) -> Value {
         serde_json::from_str(&self.run(&["status", "-o", "json"]).stdout).unwrap()
+    }
+
+    /// What `capstan status` finds.
+    pub(super) fn findings(&self) -> Vec<Value> {
+        let run = capstan(self.dir.path(), &["status", "-o", "json", "--meta", &self.meta.endpoint("meta")]);
+        let status: Value = serde_json::from_str(&run.stdout).unwrap();
+        status["findings"].as_array().unwrap().clone()
     }
 
     fn is_complete(&self) -> bool {
@@ -90,14 +141,14 @@ impl Cluster {
     }
 
     /// Kills one process and starts it again; every third time it is an updater.
-    async fn kill_one(&mut self, rng: &mut impl RngExt) {
+    pub(super) async fn kill_one(&mut self, rng: &mut impl RngExt) {
         let among = if rng.random_bool(0.3) { &mut self.updaters } else { &mut self.hosts };
         let victim = rng.random_range(0..among.len());
         among[victim].process.kill9().unwrap();
         among[victim].restart().await;
     }
 
-    fn root(&self, number: usize) -> PathBuf {
+    pub(super) fn root(&self, number: usize) -> PathBuf {
         self.dir.join(format!("root/{number}"))
     }
 }

@@ -1,7 +1,11 @@
 //! `capstan fleet` end to end: the real binary, real dpkg, hosts with roots of their own.
 
+mod harm;
+mod harms;
 mod kills;
+mod monkey;
 mod newcomer;
+mod services;
 mod steering;
 
 use std::path::{Path, PathBuf};

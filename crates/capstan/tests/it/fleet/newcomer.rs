@@ -12,14 +12,13 @@ use crate::binary::{DEADLINE, command, finish, http};
 async fn three_commands_update_three_hosts() {
     let fleet = LocalFleet::start("newcomer", 3).await;
     let said = fleet.up.process.log_text();
-    for line in ["3 hosts: local-1 to local-3", "fleet release sample", "fleet apply", "fleet status --watch"]
-    {
+    for line in ["with local-1 to local-3", "fleet release sample", "fleet apply", "fleet status --watch"] {
         assert!(said.contains(line), "{line} is not in\n{said}");
     }
     assert!(fleet.run(&["release", "sample"]).ok().contains("release     1.0.0"));
     let plan = fleet.run(&["plan"]).ok();
     assert!(plan.starts_with("release 1.0.0 on 3 hosts"), "{plan}");
-    assert_eq!(fleet.run(&["apply"]).ok(), "release 1.0.0 is wanted on 3 hosts\n");
+    assert_eq!(fleet.run(&["apply"]).ok(), "rolling release 1.0.0 out to 3 hosts\n");
     let mut watching = command(fleet.up.dir.path());
     let mut watching = watching.args(["fleet", "status", "--watch"]).stdout(Stdio::piped()).spawn().unwrap();
     fleet.until_complete("1.0.0").await;
@@ -56,12 +55,16 @@ async fn the_next_release_the_way_back_and_who_left() {
     let old = fleet.run(&["apply", "1.0.0"]);
     assert_eq!(old.code, 1);
     assert!(old.stderr.contains("`rollback` goes back on purpose"), "{old:#?}");
-    assert_eq!(fleet.run(&["rollback"]).ok(), "the fleet goes back to release 1.0.0\n");
+    assert_eq!(fleet.run(&["rollback"]).ok(), "rolling the fleet back to release 1.0.0\n");
     fleet.until_complete("1.0.0").await;
     assert_eq!(packages(&fleet.root(1)), sample("1.0.0"));
     let history = fleet.run(&["history", "-o", "json"]).json();
-    let lines: Vec<(&Value, &Value)> =
-        history.as_array().unwrap().iter().map(|line| (&line["version"], &line["outcome"])).collect();
+    let lines: Vec<(&Value, &Value)> = history["requests"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|line| (&line["version"], &line["outcome"]))
+        .collect();
     let done = Value::from("succeeded");
     let versions = ["1.0.0", "1.0.1", "1.0.0"].map(Value::from);
     assert_eq!(lines, [(&versions[0], &done), (&versions[1], &done), (&versions[2], &done)]);

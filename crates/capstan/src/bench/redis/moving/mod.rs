@@ -1,4 +1,4 @@
-//! Area `redis-move`: half of the keys goes to another node, through our proxies and by `redis-cli --cluster reshard`.
+//! Area `redis-move`: half of the keys moves to another node, through our proxies and by `redis-cli --cluster reshard`.
 
 mod native;
 mod pair;
@@ -19,7 +19,7 @@ use native::Native;
 use pair::Pair;
 use writers::{Seen, Writers};
 
-/// How the figures were made, in one paragraph.
+/// How the figures are measured, in one paragraph.
 pub(crate) const METHOD: &str = "\
 Ours: two `capstan redis proxy` of this build, a redis-server without persistence behind each; the benchmark tells them what \
 coordinators tell, in the same order, and the time is from the first message to the last, when the target serves and the \
@@ -32,16 +32,16 @@ matter of the scheduler as much as of the move.";
 
 /// The slots that move: the lower half.
 const MOVING: (u32, u32) = (0, 8191);
-/// The slots that stay where all of them were.
+/// The slots that stay.
 const STAYING: (u32, u32) = (8192, 16383);
 /// Bytes of a value.
 const VALUE: usize = 64;
-/// Keys that are written at once when the servers are filled.
+/// Keys written per batch when the servers are filled.
 const FILLED_AT_ONCE: u32 = 1_000;
 /// The peer's name.
 const RESHARD: &str = "redis-cli --cluster reshard";
 
-/// How much is moved, how often, and for how long writers are watched before a move.
+/// How much is moved, how often, and how long writers are measured before a move.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     rounds: usize,
@@ -60,7 +60,7 @@ impl Size {
 
 /// Two sides between which slots move.
 pub(super) trait Sides {
-    /// Where clients connect to, the first side first.
+    /// The client ports, first side first.
     fn ports(&self) -> [u16; 2];
     /// Keys of one side.
     async fn keys(&self, side: usize) -> Result<u64>;
@@ -68,7 +68,7 @@ pub(super) trait Sides {
     async fn shift(&mut self, from: usize) -> Result<()>;
 }
 
-/// What the rounds of one system came to.
+/// The results of one system.
 #[derive(Default)]
 struct Figures {
     quiet: Vec<f64>,
@@ -88,11 +88,11 @@ pub(crate) async fn rows(scale: Scale, dir: &Path) -> Result<Vec<Row>> {
     fill(native.ports()[0], size.keys).await?;
     let (mut our_figures, mut native_figures) = (Figures::default(), Figures::default());
     for round in 0..size.rounds {
-        progress(&format!("redis-move, nobody writes, round {}", round + 1));
+        progress(&format!("redis-move, no writers, round {}", round + 1));
         our_figures.quiet.push(quiet(&mut ours, round).await?);
         native_figures.quiet.push(quiet(&mut native, round).await?);
     }
-    // Whoever has the keys now begins.
+    // The side that has the keys now begins.
     let begun = size.rounds;
     for round in begun..begun + size.rounds {
         progress(&format!("redis-move, four clients write, round {}", round - begun + 1));
@@ -115,7 +115,7 @@ fn compare(ours: Figures, theirs: Figures) -> Vec<Row> {
     ]
 }
 
-/// Keys moved in a second.
+/// Moved keys per second.
 async fn quiet(sides: &mut impl Sides, round: usize) -> Result<f64> {
     let (from, to) = (round % 2, (round + 1) % 2);
     let before = sides.keys(to).await?;
@@ -144,7 +144,7 @@ fn key(number: u32) -> String {
     format!("key:{number:09}")
 }
 
-/// `SET` of a key, as it goes over the wire.
+/// The `SET` command of a key in RESP.
 fn set(number: u32) -> String {
     let (key, value) = (key(number), "x".repeat(VALUE));
     format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${VALUE}\r\n{value}\r\n", key.len())

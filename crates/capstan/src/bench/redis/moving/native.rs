@@ -1,4 +1,4 @@
-//! Their two sides: redis-servers in cluster mode, and redis-cli that moves slots between them.
+//! The peer: redis-servers in cluster mode, and redis-cli that moves slots between them.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use tokio::process::Command;
 use super::super::servers::{Node, ask};
 use super::{MOVING, Sides, count};
 
-/// Two servers that do not agree within this have failed.
+/// Timeout for two servers to form a cluster.
 const AGREE_WITHIN: Duration = Duration::from_secs(60);
-/// How often they are asked.
+/// How often they are polled.
 const POLL_EVERY: Duration = Duration::from_millis(50);
 
 pub(super) struct Native {
@@ -20,7 +20,7 @@ pub(super) struct Native {
 }
 
 impl Native {
-    /// All slots are the first side's.
+    /// Starts with all slots on the first side.
     pub(super) async fn start(dir: &Path) -> Result<Native> {
         let nodes = [Node::in_cluster_mode(dir).await?, Node::in_cluster_mode(dir).await?];
         let [one, two] = [nodes[0].port, nodes[1].port];
@@ -32,7 +32,7 @@ impl Native {
         Ok(native)
     }
 
-    /// Waits until both know each other and all slots, as redis-cli demands.
+    /// Waits until both have each other and all slots, as redis-cli requires.
     async fn agree(&self) -> Result<()> {
         let began = Instant::now();
         while began.elapsed() < AGREE_WITHIN {

@@ -1,4 +1,4 @@
-//! Our two sides: a proxy and a node each, told what coordinators would tell them.
+//! Our two sides: a proxy and a node each, configured with the messages that coordinators would send.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::super::servers::{Node, Running, ask};
 use super::{MOVING, STAYING, Sides, count};
 
-/// Pause between two questions for the release; the source answers at once when it is ready.
+/// Pause between two release requests; the source answers at once when it is ready.
 const ASK_EVERY: Duration = Duration::from_millis(10);
-/// A move that takes longer has failed.
+/// Timeout for a move.
 const MOVE_WITHIN: Duration = Duration::from_secs(600);
 
 pub(super) struct Pair {
@@ -20,7 +20,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// All slots are the first side's.
+    /// Starts with all slots on the first side.
     pub(super) async fn start(dir: &Path) -> Result<Pair> {
         let nodes = [Node::start(dir).await?, Node::start(dir).await?];
         let proxies = [Running::proxy("proxy-0", dir).await?, Running::proxy("proxy-1", dir).await?];
@@ -37,7 +37,7 @@ impl Pair {
         format!("127.0.0.1:{}", self.proxies[side].port)
     }
 
-    /// What a side is told of its own: `claim` is about the slots that move.
+    /// A side's own entries: `claim` is its state for the moving slots.
     fn own(&self, side: usize, claim: &str) -> String {
         let node = format!("127.0.0.1:{}", self.nodes[side].port);
         let moving = format!("{}-{}", MOVING.0, MOVING.1);
@@ -53,7 +53,7 @@ impl Pair {
         format!("{claim}{staying}")
     }
 
-    /// What a side is told of the other, which has the slots that move or not.
+    /// A side's entries about the other, which may own the moving slots.
     fn peer(&self, side: usize, owner: usize) -> String {
         let (other, proxy) = (1 - side, self.proxy(1 - side));
         let moving =
@@ -72,7 +72,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The slots that move are this side's: it is told first, then the one that has lost them.
+    /// Assigns the moving slots to this side, which receives the message before the one that lost them.
     async fn settle(&mut self, owner: usize) -> Result<()> {
         self.epoch += 1;
         let loser = 1 - owner;

@@ -1,4 +1,4 @@
-//! Clients that write while slots move: each sends its next SET when the last one was answered, and goes where it is sent.
+//! Clients that write while slots move: each sends its next SET after the previous reply, and follows redirects.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,12 +15,12 @@ use super::super::super::load::{histogram, nanos};
 use super::set;
 
 const CLIENTS: usize = 4;
-/// Times that one command is sent elsewhere, or told to come again, before that is an error.
+/// Redirects and retries of one command before it is an error.
 const MAX_HOPS: usize = 1_000;
-/// Pause of a client that is told to come again.
+/// Pause before a retry.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// How long writes took.
+/// The latencies of writes.
 #[derive(Debug)]
 pub(super) struct Seen(Histogram<u64>);
 
@@ -51,7 +51,7 @@ impl Writers {
         Ok(Writers { seen, stop, clients })
     }
 
-    /// What was seen since the last time.
+    /// The latencies since the last call.
     pub(super) fn take(&self) -> Result<Seen> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Seen(std::mem::replace(&mut *seen, histogram()?)))
@@ -100,7 +100,7 @@ impl Client {
         Ok(Client { sides: [open(ports[0]).await?, open(ports[1]).await?], ports, at: 0 })
     }
 
-    /// Sends a command until it is done, wherever that is.
+    /// Sends a command until it succeeds, following redirects.
     async fn send(&mut self, command: &str) -> Result<()> {
         for _ in 0..MAX_HOPS {
             let reply = self.exchange(self.at, command).await?;
@@ -116,15 +116,15 @@ impl Client {
                     }
                 }
                 Some("-TRYAGAIN") => tokio::time::sleep(AGAIN).await,
-                Some(_) | None => bail!("a writer was told {reply}"),
+                Some(_) | None => bail!("unexpected reply to a writer: {reply}"),
             }
         }
-        bail!("a writer was sent to and fro")
+        bail!("too many redirects of a writer")
     }
 
     fn side(&self, address: Option<&str>) -> Result<usize> {
         let port = address.and_then(|address| address.rsplit(':').next()).and_then(|port| port.parse().ok());
-        self.ports.iter().position(|known| Some(*known) == port).context("sent to a stranger")
+        self.ports.iter().position(|known| Some(*known) == port).context("redirected to an unknown address")
     }
 
     async fn exchange(&mut self, side: usize, command: &str) -> Result<String> {

@@ -1,5 +1,7 @@
-//! `capstan log`: what a directory of logs holds, whether it is whole, and what can be saved of it. Offline: no process
-//! may have it open.
+//! `capstan log`: the logs of a running cluster, and the inspection, verification and salvage of a log directory. The
+//! latter are offline: no process may have the directory open.
+
+mod online;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +11,10 @@ use capstan_log::Disk;
 use capstan_log::disk::inspect::{Depth, DirReport, LogReport, SegmentReport, inspect};
 use capstan_log::disk::{Loss, Lost, Options};
 
-/// Look into a directory of logs that no process has open.
+use crate::context::Context;
+use crate::exit::Exit;
+
+/// Manage the replicated logs of the cluster, or inspect a log directory that no process has open.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogArgs {
     #[command(subcommand)]
@@ -18,6 +23,8 @@ pub(crate) struct LogArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum LogCommand {
+    #[command(flatten)]
+    Online(online::OnlineCommand),
     /// Print every log and its segments; changes nothing
     Inspect {
         /// The directory that holds `checkpoint`, `journal` and `segments`
@@ -28,26 +35,29 @@ enum LogCommand {
         /// The directory that holds `checkpoint`, `journal` and `segments`
         dir: PathBuf,
     },
-    /// Make a directory with a damaged journal one that can be opened, with what comes before the damage
+    /// Repair a directory with a damaged journal, keeping everything before the damage
     Salvage {
         /// The directory that holds `checkpoint`, `journal` and `segments`
         dir: PathBuf,
-        /// There is no other holder to learn from: what is gone is gone
+        /// Accept the loss: there is no other holder to catch up from
         #[arg(long)]
         accept_loss: bool,
     },
 }
 
 /// Carries out the command.
-pub(crate) fn run(args: LogArgs, out: &mut dyn Write) -> Result<()> {
+pub(crate) async fn run(args: LogArgs, context: &mut Context) -> Result<Exit> {
+    let out = context.out.writer();
     match args.command {
-        LogCommand::Inspect { dir } => print(&inspect(&dir, Depth::Outline)?, out),
-        LogCommand::Verify { dir } => verify(&dir, out),
+        LogCommand::Online(command) => return online::run(command, context).await,
+        LogCommand::Inspect { dir } => print(&inspect(&dir, Depth::Outline)?, out)?,
+        LogCommand::Verify { dir } => verify(&dir, out)?,
         LogCommand::Salvage { dir, accept_loss } => {
             let loss = if accept_loss { Loss::Accept } else { Loss::LearnAnew };
-            salvage(&dir, loss, out)
+            salvage(&dir, loss, out)?;
         }
     }
+    Ok(Exit::Done)
 }
 
 fn verify(dir: &Path, out: &mut dyn Write) -> Result<()> {
@@ -58,13 +68,13 @@ fn verify(dir: &Path, out: &mut dyn Write) -> Result<()> {
         let groups = report.journal.groups;
         writeln!(
             out,
-            "whole: every checksum of {checked} entries and {groups} groups of the journal is right"
+            "intact: every checksum of {checked} entries and {groups} groups of the journal is valid"
         )?;
         return Ok(());
     }
     let mut advice = format!("{} is damaged", dir.display());
     if segments(&report).any(|segment| segment.damage.is_some()) {
-        advice += "\nDamaged entries are written over with those of another holder when they are read.";
+        advice += "\nDamaged entries are repaired from another holder when they are read.";
     }
     if report.journal.lost.is_some() {
         advice += "\nA host does not start with such a journal. If other holders have these logs, run \
@@ -84,11 +94,11 @@ fn salvage(dir: &Path, loss: Loss, out: &mut dyn Write) -> Result<()> {
         return Ok(());
     };
     writeln!(out, "kept: everything before group {group} of the journal")?;
-    writeln!(out, "dropped: group {group}, which is damaged, and {behind} groups behind it, up to {last}")?;
+    writeln!(out, "dropped: group {group}, which is damaged, and {behind} groups after it, up to {last}")?;
     match loss {
         Loss::LearnAnew => writeln!(
             out,
-            "next: start the host; each of its logs leaves the in-sync set, learns what it lacks and comes back"
+            "next: start the host; each of its logs leaves the in-sync set, catches up and rejoins"
         )?,
         Loss::Accept => writeln!(out, "next: start the host; what was dropped is lost")?,
     }
@@ -127,7 +137,7 @@ fn print_log(log: &LogReport, out: &mut dyn Write) -> Result<()> {
     let end = log.history.end();
     writeln!(out, "{}: offsets {} to {end}, epochs {epochs}", log.name, log.start)?;
     if log.incomplete {
-        writeln!(out, "  INCOMPLETE: salvaged; newer entries are learned from another holder")?;
+        writeln!(out, "  INCOMPLETE: salvaged; newer entries are fetched from another holder")?;
     }
     log.segments.iter().try_for_each(|segment| print_segment(segment, out))?;
     if log.filled < end {

@@ -1,0 +1,199 @@
+//! Our own brokers under measurement: a store, a controller and a host with the role topics, each a process of its own.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use capstan_client::wire::capstan::topics::v1::{Position, Record, position};
+use capstan_client::wire::danube::producer_service_client::ProducerServiceClient;
+use capstan_client::wire::danube::{MsgId, ProducerRequest, StreamMessage};
+use capstan_client::{Client, Producer};
+use hdrhistogram::Histogram;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+
+use super::{PAYLOAD, PRODUCERS, Reached, WINDOW};
+use crate::bench::load::{histogram, load, nanos};
+
+const START_WITHIN: Duration = Duration::from_secs(60);
+/// The part of a cell that is not counted.
+const WARM_UP_SHARE: u32 = 5;
+/// Messages of a backlog that are published together.
+const BATCH: usize = 100;
+
+/// Processes that serve topics.
+pub(super) struct Brokers {
+    children: Vec<Child>,
+    url: String,
+}
+
+impl Brokers {
+    pub(super) async fn start(dir: &Path) -> Result<Brokers> {
+        std::fs::create_dir_all(dir)?;
+        let text = |path: &str| dir.join(path).display().to_string();
+        let (store, holders) = (text("store"), format!("holders.dir={}", text("holders")));
+        let mut children = Vec::new();
+        let serve = ["meta", "serve", "--listen", "127.0.0.1:0", "--dir", &store];
+        let meta =
+            ready(&mut children, dir, "meta", &serve).await?["meta"].as_str().context("no store")?.to_owned();
+        let common = ["--meta", &meta, "--set", "http.listen=127.0.0.1:0"];
+        let controller: Vec<&str> = ["controller", "--set", "host.id=k"].into_iter().chain(common).collect();
+        ready(&mut children, dir, "controller", &controller).await?;
+        let host = ["host", "--set", "host.id=h", "--set", "host.roles=topics", "--set", &holders];
+        let host: Vec<&str> =
+            host.into_iter().chain(["--set", "topics.listen=127.0.0.1:0"]).chain(common).collect();
+        let url = ready(&mut children, dir, "host", &host).await?["topics"].as_str().map(str::to_owned);
+        Ok(Brokers { children, url: url.context("no broker")? })
+    }
+
+    /// In order: the host leaves before the store does.
+    pub(super) async fn stop(mut self) -> Result<()> {
+        while let Some(mut child) = self.children.pop() {
+            let pid = i32::try_from(child.id().context("it has ended")?)?;
+            kill(Pid::from_raw(pid), Signal::SIGTERM)?;
+            tokio::time::timeout(START_WITHIN, child.wait()).await.context("it does not stop")??;
+        }
+        Ok(())
+    }
+
+    fn client(&self) -> Client {
+        Client::new([self.url.clone()])
+    }
+
+    /// Eight producers with many messages in flight, over this number of topics.
+    pub(super) async fn publish(&self, label: &str, topics: usize, time: Duration) -> Result<Reached> {
+        let mut tasks = JoinSet::new();
+        for number in 0..PRODUCERS {
+            let mut producers = Vec::new();
+            for topic in (number..topics).step_by(PRODUCERS) {
+                let mut producer =
+                    self.client().producer(&format!("/default/{label}-{topic}"), &format!("p{number}"));
+                producer.send(vec![record()]).await?;
+                producer.flush().await?;
+                producers.push(producer);
+            }
+            tasks.spawn(stream(producers, time));
+        }
+        let mut all = histogram()?;
+        while let Some(done) = tasks.join_next().await {
+            all.add(done??)?;
+        }
+        let rate = all.len() as f64 / time.as_secs_f64();
+        Ok(Reached { rate, p99_ms: all.value_at_quantile(0.99) as f64 / 1e6 })
+    }
+
+    /// Eight producers on the wire of the public client, each with one message on its way.
+    pub(super) async fn publish_singly(&self, time: Duration) -> Result<Reached> {
+        let mut clients = Vec::new();
+        for number in 0..PRODUCERS {
+            let mut client = ProducerServiceClient::connect(self.url.clone()).await?;
+            let (topic_name, producer_name) = (format!("/default/single-{number}"), format!("s{number}"));
+            let request = ProducerRequest {
+                producer_name: producer_name.clone(),
+                topic_name: topic_name.clone(),
+                dispatch_strategy: 1,
+                ..ProducerRequest::default()
+            };
+            let producer_id = client.create_producer(request).await?.into_inner().producer_id;
+            let msg_id = Some(MsgId { producer_id, topic_name, ..MsgId::default() });
+            let payload = vec![7; PAYLOAD].into();
+            clients
+                .push((client, StreamMessage { msg_id, producer_name, payload, ..StreamMessage::default() }));
+        }
+        let clients = std::sync::Arc::new(clients);
+        let done = load(PRODUCERS, time, move |client, number| {
+            let (mut client, mut message) = clients[client].clone();
+            message.request_id = number;
+            async move {
+                client.send_message(message).await?;
+                Ok(())
+            }
+        });
+        let done = done.await?;
+        Ok(Reached { rate: done.rate, p99_ms: done.p99_ms })
+    }
+
+    /// Megabytes a second of a topic that is read from its first message on.
+    pub(super) async fn catch_up(&self, messages: usize) -> Result<f64> {
+        let (client, topic) = (self.client(), "/default/backlog");
+        let mut producer = client.producer(topic, "p");
+        for _ in 0..messages.div_ceil(BATCH) {
+            producer.send(vec![record(); BATCH]).await?;
+        }
+        producer.flush().await?;
+        let begin = Instant::now();
+        let from = Position { at: Some(position::At::Earliest(true)) };
+        let mut read = client.read(topic, from, messages as u64).await?;
+        let mut bytes = 0;
+        while let Some(message) = read.message().await? {
+            bytes += message.payload.len();
+        }
+        if bytes < messages * PAYLOAD {
+            bail!("only {bytes} bytes of the backlog were read");
+        }
+        Ok(bytes as f64 / begin.elapsed().as_secs_f64() / 1e6)
+    }
+}
+
+fn record() -> Record {
+    Record { value: Some(vec![7; PAYLOAD].into()), ..Record::default() }
+}
+
+/// Publishes to topics in turn; the time of each message from sending to acknowledgment.
+async fn stream(mut producers: Vec<Producer>, time: Duration) -> Result<Histogram<u64>> {
+    let begin = Instant::now() + time / WARM_UP_SHARE;
+    let end = begin + time;
+    let mut times = histogram()?;
+    let mut sent: VecDeque<(usize, Instant)> = VecDeque::new();
+    let mut turn = 0;
+    while Instant::now() < end {
+        let at = turn % producers.len();
+        turn += 1;
+        sent.push_back((at, Instant::now()));
+        producers[at].send(vec![record()]).await?;
+        while sent.len() >= WINDOW
+            && let Some((at, since)) = sent.pop_front()
+        {
+            producers[at].acknowledged().await?;
+            let now = Instant::now();
+            if now >= begin && now <= end {
+                times.record(nanos(now - since))?;
+            }
+        }
+    }
+    for producer in &mut producers {
+        producer.flush().await?;
+    }
+    Ok(times)
+}
+
+async fn ready(
+    children: &mut Vec<Child>,
+    dir: &Path,
+    name: &str,
+    args: &[&str],
+) -> Result<serde_json::Value> {
+    let (file, log) =
+        (dir.join(format!("{name}.json")), std::fs::File::create(dir.join(format!("{name}.log")))?);
+    let mut command = Command::new(std::env::current_exe().context("cannot find this binary")?);
+    command.args(args).args(["--log-level", "warn"]).arg("--ready-file").arg(&file);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
+    command.env_remove("CAPSTAN_CONFIG").env_remove("CAPSTAN_META");
+    let mut child = command.spawn().with_context(|| format!("cannot start capstan {name}"))?;
+    let begin = Instant::now();
+    while begin.elapsed() < START_WITHIN {
+        if let Some(status) = child.try_wait()? {
+            bail!("capstan {name} ended with {status}; its log is {}/{name}.log", dir.display());
+        }
+        if let Some(found) = std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
+            children.push(child);
+            return Ok(found);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    bail!("capstan {name} is not ready; its log is {}/{name}.log", dir.display())
+}

@@ -1,0 +1,63 @@
+//! The settings of the document store.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use capstan_docs::node::is_queue;
+
+use super::Reader;
+
+/// The maximum number of copies of a token.
+const MAX_COPIES: u64 = 5;
+/// The maximum number of hex digits of a token's name.
+const MAX_DIGITS: u64 = 4;
+const MIB: u64 = 1024 * 1024;
+
+/// Section `docs`.
+#[derive(Clone, Debug)]
+pub(crate) struct Docs {
+    /// The address of the API; port 0: any free one.
+    pub(crate) listen: SocketAddr,
+    /// The directory of this host's engine.
+    pub(crate) dir: PathBuf,
+    pub(crate) copies: usize,
+    pub(crate) token_digits: u8,
+    pub(crate) cache_bytes: u64,
+    /// The RabbitMQ of new copies; none: they travel directly.
+    pub(crate) queue: Option<String>,
+}
+
+impl Reader<'_> {
+    pub(super) fn docs(&mut self, meta_dir: &Path) -> Option<Docs> {
+        let listen = self.address("docs.listen")?;
+        if listen.ip().is_unspecified() {
+            self.problem("docs.listen", "must be a specific address: it is advertised to the other nodes");
+        }
+        self.closed(listen, "docs.listen", "docs.allow_insecure", "");
+        let (copies, digits) = (self.count("docs.copies"), self.count("docs.token_digits"));
+        if !(1..=MAX_COPIES).contains(&copies) {
+            self.problem("docs.copies", &format!("must be between 1 and {MAX_COPIES}"));
+        }
+        if !(1..=MAX_DIGITS).contains(&digits) {
+            self.problem("docs.token_digits", &format!("must be between 1 and {MAX_DIGITS}"));
+        }
+        let dir = self.text("docs.dir");
+        Some(Docs {
+            listen,
+            dir: if dir.is_empty() { meta_dir.join("docs") } else { PathBuf::from(dir) },
+            copies: usize::try_from(copies).unwrap_or(1),
+            token_digits: u8::try_from(digits).unwrap_or(1),
+            cache_bytes: self.count("docs.cache_mib").saturating_mul(MIB),
+            queue: self.docs_queue(),
+        })
+    }
+
+    /// The text is not repeated in a problem: it has a password.
+    fn docs_queue(&mut self) -> Option<String> {
+        let queue = Some(self.text("docs.queue")).filter(|text| !text.is_empty())?;
+        if !is_queue(&queue) {
+            self.problem("docs.queue", "must be amqp://user:password@host:port/vhost");
+        }
+        Some(queue)
+    }
+}

@@ -1,0 +1,142 @@
+//! The document store of a process: the node of a host, and the demo collection of local hosts.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use capstan_docs::node::SERVICE;
+use capstan_docs::spec::ClusterSpec;
+use capstan_docs::{Node, NodeOptions, Prepared, api};
+use capstan_meta::Store;
+use capstan_meta::session::Session;
+
+use super::listen::bind;
+use super::local::LocalHost;
+use super::logs::{HolderPlace, start_holder};
+use super::process::{LISTENER, LOOP, Process};
+use crate::config::{Config, Docs, HostRole};
+
+/// The name of the API's address in a host's record.
+pub(crate) const DOCS_ADDRESS: &str = "docs";
+/// Local hosts share a disk: a second copy protects nothing, and all but one of them may be drained at a time.
+const LOCAL_MIN_COPIES: usize = 1;
+
+/// The database and the collection of the demo.
+const DEMO: (&str, &str) = ("demo", "planets");
+/// Pause before the demo is retried while the tokens have no primary.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// The options of one host's node.
+struct Place {
+    holder: HolderPlace,
+    listen: SocketAddr,
+    dir: PathBuf,
+    copies: usize,
+    min_copies: usize,
+}
+
+/// Starts the node of this process's host. Returns the address of its API.
+pub(crate) async fn start_docs_host(
+    process: &Process,
+    store: &Store,
+    session: &Session,
+    config: &Config,
+) -> Result<SocketAddr> {
+    let settings = &config.docs;
+    let place = Place {
+        holder: HolderPlace::of_host(config, SERVICE)?,
+        listen: settings.listen,
+        dir: settings.dir.clone(),
+        copies: settings.copies,
+        min_copies: settings.copies / 2 + 1,
+    };
+    let (_, address) = start_node(process, store, session, settings, place).await?;
+    Ok(address)
+}
+
+/// Starts the nodes of the local hosts of `capstan up`, with a demo collection. Returns the addresses of their APIs.
+pub(crate) async fn start_local_docs(
+    process: &Process,
+    store: &Store,
+    session: &Session,
+    config: &Config,
+    hosts: &mut [LocalHost],
+) -> Result<Vec<SocketAddr>> {
+    let copies = config.docs.copies.min(hosts.len());
+    let (mut addresses, mut last) = (Vec::new(), None);
+    for (at, host) in hosts.iter_mut().enumerate() {
+        let mut listen = config.docs.listen;
+        if listen.port() != 0 {
+            let port = u16::try_from(at).ok().and_then(|at| listen.port().checked_add(at));
+            listen.set_port(port.context("the port of docs.listen is too high")?);
+        }
+        let holder = HolderPlace::of_local(config, host, SERVICE)?;
+        let place =
+            Place { holder, listen, dir: host.dir.join("docs"), copies, min_copies: LOCAL_MIN_COPIES };
+        let (node, address) = start_node(process, store, session, &config.docs, place).await?;
+        host.role(HostRole::Docs)?;
+        host.addresses.insert(DOCS_ADDRESS.to_owned(), address.to_string());
+        addresses.push(address);
+        last = Some(node);
+    }
+    if let Some(node) = last {
+        start_demo(process, node);
+    }
+    Ok(addresses)
+}
+
+async fn start_node(
+    process: &Process,
+    store: &Store,
+    session: &Session,
+    settings: &Docs,
+    place: Place,
+) -> Result<(Node, SocketAddr)> {
+    let listener = bind(place.listen, "docs.listen").await?;
+    let address = listener.local_addr()?;
+    let cluster = ClusterSpec {
+        token_digits: settings.token_digits,
+        copies: place.copies,
+        min_copies: place.min_copies,
+        ..ClusterSpec::default()
+    };
+    let options = NodeOptions {
+        id: place.holder.host.clone(),
+        dir: std::path::absolute(&place.dir)?,
+        http: address,
+        cluster,
+        cache_bytes: settings.cache_bytes,
+        queue: settings.queue.clone(),
+    };
+    let prepared = Prepared::open(options, store).await.context("cannot open the document store")?;
+    let holder = start_holder(process, store, session, &place.holder, prepared.owner()).await?;
+    let node = prepared.start(holder, session).await.context("cannot start the document store")?;
+    let (app, id) = (api::router(node.clone()), node.id().clone());
+    tracing::info!(node = %id, http = %address, "serving documents");
+    let closing = node.clone();
+    process.start_once(LISTENER, &format!("docs {id}"), async move |stop| {
+        let stopped = async move {
+            stop.cancelled_owned().await;
+            closing.close_streams();
+        };
+        let serving = axum::serve(listener, app).with_graceful_shutdown(stopped);
+        serving.await.context("cannot serve documents")
+    });
+    Ok((node, address))
+}
+
+/// Creates the demo collection, unless there is already a database.
+fn start_demo(process: &Process, node: Node) {
+    process.supervisor.start(LOOP, "docs demo", move |stop| {
+        let node = node.clone();
+        async move {
+            while let Err(error) = api::create_demo(&node, DEMO.0, DEMO.1).await {
+                tracing::debug!(%error, "cannot create demo collection yet, will retry");
+                tokio::time::sleep(RETRY).await;
+            }
+            stop.cancelled().await;
+            Ok(())
+        }
+    });
+}
