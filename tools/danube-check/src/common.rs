@@ -184,7 +184,10 @@ macro_rules! common_checks {
             let (mut two, mut of_two) = consumer(client, topic, "two", kind).await?;
             // The stream of a consumer begins some time after `receive` has returned.
             let mut attached = [false, false];
+            let mut sent = 0;
             while attached != [true, true] {
+                sent += 1;
+                ensure!(sent < 1_000, "one of two consumers gets nothing: {attached:?}");
                 send(&producer, &["warm".to_owned()]).await?;
                 let (at, consumer, message) = tokio::select! {
                     message = next(&mut of_one) => (0, &mut one, message?),

@@ -466,34 +466,31 @@ impl Dispatch {
         match self.kind {
             SubscriptionKind::KeyShared => self.next_by_key(now),
             SubscriptionKind::Exclusive | SubscriptionKind::Shared | SubscriptionKind::Failover => {
-                let seat = self.ready_seat()?;
+                let at = self.ready_seat()?;
                 let due = self.held.iter().find(|(_, held)| held.due <= now).map(|(offset, _)| *offset);
-                if let Some(held) = due.and_then(|offset| self.drop_held(offset)) {
-                    return Some(self.launch(seat, held.message, held.attempts, now));
-                }
-                let message = self.queued.pop_front()?;
-                Some(self.launch(seat, message, 0, now))
+                let (message, attempts) = match due.and_then(|offset| self.drop_held(offset)) {
+                    Some(held) => (held.message, held.attempts),
+                    None => (self.queued.pop_front()?, 0),
+                };
+                // Only a delivery ends a turn: a look at an empty queue does not.
+                self.turn = at + 1;
+                Some(self.launch(self.seats[at].id, message, attempts, now))
             }
         }
     }
 
-    fn ready_seat(&mut self) -> Option<u64> {
+    /// The index of the consumer that gets the next message.
+    fn ready_seat(&self) -> Option<usize> {
         match self.kind {
             SubscriptionKind::Shared => {
                 let seats = self.seats.len();
-                let at = (0..seats)
-                    .map(|step| (self.turn + step) % seats)
-                    .find(|at| self.seats[*at].has_room())?;
-                self.turn = at + 1;
-                Some(self.seats[at].id)
+                (0..seats).map(|step| (self.turn + step) % seats).find(|at| self.seats[*at].has_room())
             }
             // The first with a stream is the active one.
-            SubscriptionKind::Exclusive | SubscriptionKind::Failover | SubscriptionKind::KeyShared => self
-                .seats
-                .iter()
-                .find(|seat| seat.attached)
-                .filter(|seat| seat.has_room())
-                .map(|seat| seat.id),
+            SubscriptionKind::Exclusive | SubscriptionKind::Failover | SubscriptionKind::KeyShared => {
+                let active = self.seats.iter().position(|seat| seat.attached)?;
+                self.seats[active].has_room().then_some(active)
+            }
         }
     }
 

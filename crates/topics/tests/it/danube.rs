@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use capstan_testkit::eventually;
 use capstan_topics::wire::danube_admin::TopicRequest;
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::cluster::{Cluster, RELIABLE, SOON};
@@ -30,12 +30,24 @@ fn start(arguments: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-async fn finish(child: Child) -> String {
-    let output =
-        tokio::time::timeout(DEADLINE, child.wait_with_output()).await.expect("the checks end").unwrap();
-    let said =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{said}");
+/// Waits for the end of a program, which must succeed, and returns what it has printed.
+async fn finish(mut child: Child) -> String {
+    let mut said = Vec::new();
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let ended = tokio::time::timeout(DEADLINE, async {
+        // The streams of a program that does not end show how far it came.
+        if let Some(mut stdout) = stdout {
+            while stdout.read_buf(&mut said).await.unwrap() > 0 {}
+        }
+        if let Some(mut stderr) = stderr {
+            stderr.read_to_end(&mut said).await.unwrap();
+        }
+        child.wait().await.unwrap()
+    })
+    .await;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let status = ended.unwrap_or_else(|_| panic!("the checks do not end:\n{said}"));
+    assert!(status.success(), "{said}");
     said
 }
 

@@ -43,6 +43,20 @@ fn shared_takes_turns_and_failover_has_one_at_a_time() {
 }
 
 #[test]
+fn shared_takes_turns_also_when_messages_come_one_at_a_time() {
+    let mut shared = dispatch(SubscriptionKind::Shared, &[1, 2]);
+    let sent: Vec<_> = (0..4)
+        .flat_map(|offset| {
+            shared.offer(vec![message(offset, "k")], 0);
+            let sent = out(&mut shared, 0);
+            assert!(shared.acknowledge(offset));
+            sent
+        })
+        .collect();
+    assert_eq!(sent, [(1, 0), (2, 1), (1, 2), (2, 3)]);
+}
+
+#[test]
 fn refused_messages_come_back_with_growing_pauses_and_then_are_poison() {
     let mut one = dispatch(SubscriptionKind::Exclusive, &[1]);
     one.offer(vec![message(0, "a"), message(1, "a")], 0);
