@@ -39,10 +39,17 @@ impl Prometheus {
             .spawn(dir.join("log"))
             .unwrap();
         process.ready(&Ready::Port(port.addr().port()), DEADLINE).await.unwrap();
-        Prometheus { _process: process, address: port.addr(), _dir: dir }
+        let prometheus = Prometheus { _process: process, address: port.addr(), _dir: dir };
+        // It answers 503 until it has opened its storage, some time after it has bound its port.
+        eventually("Prometheus is ready", DEADLINE, async || {
+            let answer = prometheus.get("/-/ready");
+            if answer.contains("is Ready") { Ok(()) } else { Err(answer) }
+        })
+        .await;
+        prometheus
     }
 
-    /// In HTTP/1.0, in which bodies are whole.
+    /// The body of an answer. In HTTP/1.0, in which bodies are whole.
     fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.address).unwrap();
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
