@@ -21,7 +21,7 @@ pub mod api;
 pub mod confluent;
 
 pub use api::{Registered, Registry, SubjectSummary, VersionInfo};
-pub use compat::{Mode, Problem};
+pub use compat::{Mode, Problem, Rules};
 pub use error::SchemaError;
 pub use format::{Definition, SchemaType, Validator};
 pub use keys::Subject;

@@ -6,7 +6,7 @@ use capstan_meta::{Store, Txn, clock};
 
 use super::ids::{MAX_SUBJECT_ID, MAX_VERSION};
 use super::{Registry, SEE_WITHIN, definitions};
-use crate::compat::{self, Mode};
+use crate::compat::{self, Mode, Rules};
 use crate::error::SchemaError;
 use crate::format::Definition;
 use crate::keys::{
@@ -25,6 +25,8 @@ pub struct NewVersion {
     pub created_by: String,
     /// Free words.
     pub tags: Vec<String>,
+    /// What it must not break.
+    pub rules: Rules,
 }
 
 impl NewVersion {
@@ -32,7 +34,8 @@ impl NewVersion {
     #[must_use]
     pub fn new(definition: Definition, created_by: impl Into<String>) -> NewVersion {
         let (description, tags) = (String::new(), Vec::new());
-        NewVersion { definition, description, created_by: created_by.into(), tags }
+        let created_by = created_by.into();
+        NewVersion { definition, description, created_by, tags, rules: Rules::default() }
     }
 }
 
@@ -181,7 +184,7 @@ fn register(
         return Ok(Next::Done(Registered { schema_id, version, is_new_version, fingerprint }));
     }
     let mode = record.compatibility_mode;
-    let problems = compat::problems(mode, &new.definition, &definitions(record)?);
+    let problems = compat::problems_by(new.rules, mode, &new.definition, &definitions(record)?);
     if !problems.is_empty() {
         return Err(SchemaError::Incompatible { subject: subject.clone(), mode, problems });
     }

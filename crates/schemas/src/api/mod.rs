@@ -10,7 +10,7 @@ use capstan_meta::Store;
 use capstan_meta::record::RecordError;
 use capstan_meta::view::{Ranges, Snapshot, View, ViewOptions};
 
-use crate::compat::{self, Mode, Problem};
+use crate::compat::{self, Mode, Problem, Rules};
 use crate::error::SchemaError;
 use crate::format::{Definition, SchemaType};
 use crate::keys::{DefaultModeKey, IdKey, Subject, SubjectKey, Subjects};
@@ -137,9 +137,20 @@ impl Registry {
         new: &Definition,
         mode: Option<Mode>,
     ) -> Result<Vec<Problem>, SchemaError> {
+        self.check_by(Rules::default(), subject, new, mode).await
+    }
+
+    /// The same by other rules.
+    pub async fn check_by(
+        &self,
+        rules: Rules,
+        subject: &Subject,
+        new: &Definition,
+        mode: Option<Mode>,
+    ) -> Result<Vec<Problem>, SchemaError> {
         let record = self.subject(subject).await?;
         let mode = mode.unwrap_or(record.compatibility_mode);
-        Ok(compat::problems(mode, new, &definitions(&record)?))
+        Ok(compat::problems_by(rules, mode, new, &definitions(&record)?))
     }
 
     /// Looks twice: a schema that another process has just registered may not be in the view yet.

@@ -1,6 +1,7 @@
 //! Which changes of a schema break a reader? Pure; every refusal says where and why.
 
 mod avro;
+mod danube;
 mod json;
 mod protobuf;
 
@@ -101,6 +102,16 @@ impl FromStr for Mode {
     }
 }
 
+/// Which changes of a JSON Schema count as breaking. All other formats have one set of rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Rules {
+    /// What a reader cannot read.
+    #[default]
+    Readers,
+    /// What the public Danube broker refuses: its clients expect the same answers on its wire.
+    Danube,
+}
+
 /// A reason why a reader would fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -126,9 +137,29 @@ impl fmt::Display for Problem {
 /// Why `new` must not follow the `earlier` versions (oldest first) in this mode. Empty: it may.
 #[must_use]
 pub fn problems(mode: Mode, new: &Definition, earlier: &[(u32, Definition)]) -> Vec<Problem> {
+    problems_by(Rules::Readers, mode, new, earlier)
+}
+
+/// The same by other rules.
+#[must_use]
+pub fn problems_by(
+    rules: Rules,
+    mode: Mode,
+    new: &Definition,
+    earlier: &[(u32, Definition)],
+) -> Vec<Problem> {
     let checked = if mode.is_transitive() { earlier } else { &earlier[earlier.len().saturating_sub(1)..] };
     let mut problems = Vec::new();
     for (version, old) in checked {
+        if let (Rules::Danube, Parsed::Json(old), Parsed::Json(new)) = (rules, &old.parsed, &new.parsed) {
+            if mode.is_backward() {
+                problems.extend(danube::backward(old, new));
+            }
+            if mode.is_forward() {
+                problems.extend(danube::forward(old, new));
+            }
+            continue;
+        }
         if mode.is_backward() {
             let found = cannot_read(old, new).into_iter();
             problems.extend(found.map(|found| in_words(found, "the new version", "version", *version)));

@@ -105,8 +105,14 @@ impl Inner {
             let why = format!("topic {topic} has the schema {}, not {subject}", bound.subject);
             return Err(TopicsError::Mismatch(why));
         }
-        let info = self.schemas.registry.version(&name, Which::Latest).await.map_err(failed)?;
-        Ok(info.schema_id)
+        match self.schemas.registry.version(&name, Which::Latest).await {
+            Ok(info) => Ok(info.schema_id),
+            // Clients look for these words.
+            Err(SchemaError::NoSubject(_)) => {
+                Err(TopicsError::Mismatch(format!("schema subject {subject} not found; register it first")))
+            }
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// Binds a subject to a topic that has none.

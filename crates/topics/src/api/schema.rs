@@ -4,7 +4,7 @@ use std::str::FromStr as _;
 use std::sync::Arc;
 
 use capstan_schemas::api::{NewVersion, Which};
-use capstan_schemas::{Definition, Mode, SchemaError, SchemaType, Subject, VersionInfo};
+use capstan_schemas::{Definition, Mode, Rules, SchemaError, SchemaType, Subject, VersionInfo};
 use tonic::{Request, Response, Status};
 
 use crate::agent::{Broker, Inner};
@@ -91,7 +91,7 @@ impl SchemaRegistry for Schemas {
         let subject = subject(&request.subject)?;
         let definition = definition(&request.schema_type, &request.schema_definition).map_err(refused)?;
         let (description, created_by, tags) = (request.description, request.created_by, request.tags);
-        let new = NewVersion { definition, description, created_by, tags };
+        let new = NewVersion { definition, description, created_by, tags, rules: Rules::Danube };
         let made = self.inner().schemas().register(&subject, &new).await.map_err(refused)?;
         Ok(Response::new(RegisterSchemaResponse {
             schema_id: made.schema_id,
@@ -138,7 +138,8 @@ impl SchemaRegistry for Schemas {
         let mode = request.compatibility_mode.as_deref().filter(|mode| !mode.is_empty());
         let mode = mode.map(Mode::from_str).transpose().map_err(refused)?;
         let new = definition(&request.schema_type, &request.new_schema_definition).map_err(refused)?;
-        let problems = self.inner().schemas().check(&subject, &new, mode).await.map_err(refused)?;
+        let checked = self.inner().schemas().check_by(Rules::Danube, &subject, &new, mode).await;
+        let problems = checked.map_err(refused)?;
         let errors: Vec<String> = problems.iter().map(ToString::to_string).collect();
         Ok(Response::new(CheckCompatibilityResponse { is_compatible: errors.is_empty(), errors }))
     }
