@@ -315,7 +315,7 @@ pub struct SubscriptionSpec {
 /// What becomes of messages that consumers do not acknowledge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailurePolicy {
-    /// Redeliveries before a message counts as poison; 0: no limit.
+    /// Redeliveries before a message counts as poison; 0: the first failure is one too many.
     pub max_redelivery_count: u32,
     /// A message that is not acknowledged within this time is delivered again.
     pub ack_timeout_ms: u64,
@@ -346,7 +346,7 @@ pub enum BackoffStrategy {
 pub enum PoisonPolicy {
     /// It is published to the dead letter topic and acknowledged.
     DeadLetter,
-    /// It stays unacknowledged and is not delivered any more.
+    /// It stays unacknowledged and is not delivered any more, nor is anything behind it; with keys, nothing of its key.
     Block,
     /// It is acknowledged and counted.
     Drop,
@@ -356,7 +356,7 @@ impl Default for FailurePolicy {
     /// Messages are delivered again until they are acknowledged.
     fn default() -> FailurePolicy {
         FailurePolicy {
-            max_redelivery_count: 0,
+            max_redelivery_count: u32::MAX,
             ack_timeout_ms: 30_000,
             base_redelivery_delay_ms: 1_000,
             max_redelivery_delay_ms: 60_000,

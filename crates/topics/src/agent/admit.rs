@@ -2,14 +2,12 @@
 
 use super::broker::Inner;
 use super::clients::producer_id;
+use crate::data::message::{self, Record};
 use crate::data::now_ms;
 use crate::data::partition::Partition;
-use crate::data::publish::{Publication, Published};
+use crate::data::publish::{MAX_PUBLICATION_BYTES, Publication, Published};
 use crate::error::TopicsError;
 use crate::spec::TopicName;
-
-/// The largest message, whatever a namespace allows: an entry of the log has to hold it.
-const MAX_MESSAGE_BYTES: usize = 15 << 20;
 
 impl Inner {
     /// Publishes for a producer that is registered, or would be under this name.
@@ -65,12 +63,19 @@ impl Inner {
         }
         let policy = self.policy(&partition.name);
         let limit = match usize::try_from(policy.max_message_size) {
-            Ok(0) | Err(_) => MAX_MESSAGE_BYTES,
-            Ok(limit) => limit.min(MAX_MESSAGE_BYTES),
+            Ok(0) | Err(_) => usize::MAX,
+            Ok(limit) => limit,
         };
-        if let Some(large) = publication.records.iter().map(|record| record.size()).find(|size| *size > limit)
-        {
-            let why = format!("a message of {large} bytes is too large: the limit is {limit}");
+        if let Some(large) = publication.records.iter().map(Record::size).find(|size| *size > limit) {
+            let why =
+                format!("a message of {large} bytes is too large: the limit of its namespace is {limit}");
+            return Err(TopicsError::Invalid(why));
+        }
+        let stored = message::payload_size(&publication.records);
+        if stored > MAX_PUBLICATION_BYTES {
+            let why = format!(
+                "{stored} bytes, attributes included, are too large: the limit is {MAX_PUBLICATION_BYTES}"
+            );
             return Err(TopicsError::Invalid(why));
         }
         let count = u32::try_from(publication.records.len()).unwrap_or(u32::MAX);

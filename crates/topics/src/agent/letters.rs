@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 use super::broker::Inner;
@@ -16,7 +15,7 @@ use crate::data::subscription::{Checkpoint, Surroundings};
 use crate::error::TopicsError;
 use crate::spec::{Delivery, TopicName};
 use crate::wire::danube::producer_service_client::ProducerServiceClient;
-use crate::wire::danube::{MsgId, ProducerRequest};
+use crate::wire::danube::{DispatchStrategy, MsgId, ProducerRequest};
 
 /// The name under which dead letters are published.
 const PRODUCER: &str = "dead-letters";
@@ -54,19 +53,19 @@ impl Surroundings for Inner {
 /// The message with what is known about its failure. Key, headers and schema stay.
 fn letter(partition: &Partition, poison: Poison, subscription: String) -> Record {
     let message = &poison.message;
-    let facts = [
+    let mut facts = vec![
         ("x-original-topic", partition.text.clone()),
         ("x-original-subscription", subscription),
         ("x-original-topic-offset", message.offset.to_string()),
         ("x-original-producer-id", message.producer_id.to_string()),
         ("x-original-broker-addr", partition.broker_url.clone()),
-        ("x-poison-policy", "DeadLetter".to_owned()),
+        ("x-poison-policy", "dead_letter".to_owned()),
         ("x-delivery-attempt", poison.attempts.to_string()),
-        ("x-failure-reason", "redelivery limit reached".to_owned()),
     ];
+    facts.extend(poison.reason.map(|reason| ("x-failure-reason", reason)));
     let mut record = message.record.clone();
-    let added = facts.map(|(name, value)| Header { name: name.to_owned(), value: Some(Bytes::from(value)) });
-    record.headers.extend(added);
+    let header = |(name, value): (&str, String)| Header { name: name.to_owned(), value: Some(value.into()) };
+    record.headers.extend(facts.into_iter().map(header));
     record.deliver_at = 0;
     record
 }
@@ -88,27 +87,32 @@ impl LetterBox {
         let Some(inner) = self.inner.upgrade() else {
             return Err(TopicsError::NotReady("the broker stops".to_owned()));
         };
-        inner.create(&self.topic, Delivery::Reliable).await?;
+        // A topic that is there keeps its delivery.
+        let delivery = inner.record(&self.topic)?.map_or(Delivery::Reliable, |known| known.delivery);
+        inner.create(&self.topic, delivery).await?;
         match inner.served(&self.topic).await {
             Ok(partition) => {
                 let producer_id = producer_id(&self.topic, PRODUCER);
                 let publication = Publication { producer_id, sequence: -1, records: vec![record] };
                 partition.publish(publication).await.map(drop)
             }
-            Err(TopicsError::NotHere { at: Some(at), .. }) => self.forward(&at, record).await,
+            Err(TopicsError::NotHere { at: Some(at), .. }) => self.forward(&at, delivery, record).await,
             Err(error) => Err(error),
         }
     }
 
     /// Another broker leads the dead letter topic.
-    async fn forward(&self, at: &str, record: Record) -> Result<(), TopicsError> {
+    async fn forward(&self, at: &str, delivery: Delivery, record: Record) -> Result<(), TopicsError> {
         let failed = |error: &dyn std::fmt::Display| TopicsError::NotReady(format!("broker {at}: {error}"));
         let client = ProducerServiceClient::connect(at.to_owned()).await;
         let mut client = client.map_err(|error| failed(&error))?;
         let request = ProducerRequest {
             producer_name: PRODUCER.to_owned(),
             topic_name: self.topic.to_string(),
-            dispatch_strategy: 1,
+            dispatch_strategy: match delivery {
+                Delivery::NonReliable => DispatchStrategy::NonReliable.into(),
+                Delivery::Reliable => DispatchStrategy::Reliable.into(),
+            },
             ..ProducerRequest::default()
         };
         let producer = client.create_producer(request).await.map_err(|error| failed(&error))?.into_inner();

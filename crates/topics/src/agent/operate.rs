@@ -8,14 +8,14 @@ use capstan_log::{HolderId, LogConfig};
 use capstan_meta::Txn;
 use capstan_meta::record::{Extra, Key};
 
-use super::broker::{Inner, Whereabouts};
-use crate::commit;
+use super::broker::{Inner, Whereabouts, progress_at};
+use crate::commit::{self, Begin};
 use crate::data::partition::Partition;
 use crate::data::subscription::Subscription;
 use crate::error::TopicsError;
 use crate::facts::Facts;
 use crate::keys::{BrokerStateKey, LeaderKey, SealedKey, SubscriptionName};
-use crate::spec::{BrokerMode, FailurePolicy, TopicName, TopicRecord};
+use crate::spec::{BrokerMode, FailurePolicy, SubscriptionKind, TopicName, TopicRecord};
 use crate::status::{Sealed, Unassigned, UnassignedReason};
 use crate::wire::capstan::topics::v1::StatsRequest;
 use crate::wire::capstan::topics::v1::topics_client::TopicsClient;
@@ -129,13 +129,39 @@ impl Inner {
         self.caught_up().await
     }
 
+    /// A subscription that an operator configures. One that is not there begins now, so that its first consumer finds the
+    /// settings; the type is that consumer's to choose.
+    async fn begun(
+        self: &Arc<Inner>,
+        topic: &TopicName,
+        name: &SubscriptionName,
+    ) -> Result<(Arc<Partition>, Arc<Subscription>), TopicsError> {
+        match self.subscription(topic, name).await {
+            Err(TopicsError::NoSuchSubscription { .. }) => {}
+            found => return found,
+        }
+        let partition = self.partition(topic).await?;
+        let begin = Begin {
+            consumer: String::new(),
+            kind: SubscriptionKind::Exclusive,
+            progress: progress_at(&partition, partition.end()),
+            limit: self.policy(topic).max_subscriptions_per_topic,
+        };
+        let subscription = self.subscribe(&partition, name, &begin).await?;
+        Ok((partition, subscription))
+    }
+
     pub(crate) async fn set_failure_policy(
         self: &Arc<Inner>,
         topic: &TopicName,
         name: &SubscriptionName,
         policy: FailurePolicy,
     ) -> Result<(), TopicsError> {
-        let (partition, subscription) = self.subscription(topic, name).await?;
+        if !self.partition(topic).await?.is_reliable() {
+            let why = format!("topic {topic} is not reliable: nothing is delivered again");
+            return Err(TopicsError::Mismatch(why));
+        }
+        let (partition, subscription) = self.begun(topic, name).await?;
         subscription.set_policy(policy);
         self.save_now(&partition, &subscription).await
     }
@@ -146,7 +172,7 @@ impl Inner {
         name: &SubscriptionName,
         limit: u32,
     ) -> Result<(), TopicsError> {
-        let (partition, subscription) = self.subscription(topic, name).await?;
+        let (partition, subscription) = self.begun(topic, name).await?;
         subscription.set_max_unacked(limit);
         self.save_now(&partition, &subscription).await
     }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
 use crate::agent::{Broker, Inner};
@@ -15,6 +17,7 @@ use crate::spec::{
 };
 use crate::wire::danube_admin::broker_admin_server::BrokerAdmin;
 use crate::wire::danube_admin::namespace_admin_server::NamespaceAdmin;
+use crate::wire::danube_admin::topic_admin_client::TopicAdminClient;
 use crate::wire::danube_admin::topic_admin_server::TopicAdmin;
 use crate::wire::danube_admin::{self as wire, *};
 
@@ -28,6 +31,11 @@ const DEFAULT_MOVES: usize = 10;
 const MAX_MOVES: usize = 100;
 /// What consumers of a subscription may have without an acknowledgment, as in the original.
 const UNACKED: std::ops::RangeInclusive<u32> = 1..=10_000;
+
+/// Marks a request that another broker has passed on.
+const PASSED_ON: &str = "x-capstan-passed-on";
+/// How long another broker may take for a request that is passed on.
+const PASS_ON_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(super) struct Admin {
@@ -65,6 +73,25 @@ impl Admin {
         }
     }
 
+    /// The broker that serves a topic, if it is another one: what a subscription is told, its broker has to know. A request
+    /// is passed on once, because a topic that moves may be elsewhere again.
+    async fn elsewhere<T>(
+        &self,
+        request: &Request<T>,
+        topic: &TopicName,
+    ) -> Result<Option<TopicAdminClient<Channel>>, TopicsError> {
+        match self.inner().served(topic).await {
+            Ok(_) => Ok(None),
+            Err(TopicsError::NotHere { at: Some(at), .. }) if !request.metadata().contains_key(PASSED_ON) => {
+                let failed = |error| TopicsError::NotReady(format!("broker {at} does not answer: {error}"));
+                let endpoint = Endpoint::from_shared(at.clone()).map_err(failed)?;
+                let endpoint = endpoint.connect_timeout(PASS_ON_WITHIN).timeout(PASS_ON_WITHIN);
+                Ok(Some(TopicAdminClient::new(endpoint.connect().await.map_err(failed)?)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn info(facts: &Facts, name: &TopicName) -> Option<TopicInfo> {
         let record = &facts.topics.get(name)?.record;
         Some(TopicInfo {
@@ -73,6 +100,12 @@ impl Admin {
             delivery: record.delivery.to_string(),
         })
     }
+}
+
+fn passed_on<T>(request: T) -> Request<T> {
+    let mut request = Request::new(request);
+    request.metadata_mut().insert(PASSED_ON, MetadataValue::from_static("1"));
+    request
 }
 
 fn namespace(text: &str) -> Result<Namespace, TopicsError> {
@@ -342,8 +375,12 @@ impl TopicAdmin for Admin {
     }
 
     async fn unsubscribe(&self, request: Request<SubscriptionRequest>) -> Reply<SubscriptionResponse> {
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        if let Some(mut owner) = self.elsewhere(&request, &topic).await? {
+            return owner.unsubscribe(passed_on(request.into_inner())).await;
+        }
         let request = request.into_inner();
-        self.inner().unsubscribe(&request.topic.parse()?, &subscription(&request.subscription)?).await?;
+        self.inner().unsubscribe(&topic, &subscription(&request.subscription)?).await?;
         Ok(Response::new(SubscriptionResponse { success: true }))
     }
 
@@ -370,9 +407,13 @@ impl TopicAdmin for Admin {
         &self,
         request: Request<SetSubscriptionFailurePolicyRequest>,
     ) -> Reply<SubscriptionResponse> {
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        if let Some(mut owner) = self.elsewhere(&request, &topic).await? {
+            return owner.set_subscription_failure_policy(passed_on(request.into_inner())).await;
+        }
         let request = request.into_inner();
         let policy = request.failure_policy.ok_or_else(|| Status::invalid_argument("there is no policy"))?;
-        let (topic, name) = (request.topic.parse()?, subscription(&request.subscription)?);
+        let name = subscription(&request.subscription)?;
         self.inner().set_failure_policy(&topic, &name, policy_of_wire(&policy)?).await?;
         Ok(Response::new(SubscriptionResponse { success: true }))
     }
@@ -381,9 +422,17 @@ impl TopicAdmin for Admin {
         &self,
         request: Request<SubscriptionRequest>,
     ) -> Reply<GetSubscriptionFailurePolicyResponse> {
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        if let Some(mut owner) = self.elsewhere(&request, &topic).await? {
+            return owner.get_subscription_failure_policy(passed_on(request.into_inner())).await;
+        }
         let request = request.into_inner();
-        let (topic, name) = (request.topic.parse()?, subscription(&request.subscription)?);
-        let (partition, known) = self.inner().subscription(&topic, &name).await?;
+        let name = subscription(&request.subscription)?;
+        let (partition, known) = match self.inner().subscription(&topic, &name).await {
+            // Nothing was set, as the original says it.
+            Err(TopicsError::NoSuchSubscription { .. }) => return Ok(Response::new(Default::default())),
+            found => found?,
+        };
         let policy = known.checkpoint(&partition).progress.failure_policy;
         Ok(Response::new(GetSubscriptionFailurePolicyResponse {
             failure_policy: policy.map(policy_to_wire),
@@ -395,6 +444,10 @@ impl TopicAdmin for Admin {
         &self,
         request: Request<SetSubscriptionDispatchConfigRequest>,
     ) -> Reply<SubscriptionResponse> {
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        if let Some(mut owner) = self.elsewhere(&request, &topic).await? {
+            return owner.set_subscription_dispatch_config(passed_on(request.into_inner())).await;
+        }
         let request = request.into_inner();
         let config = request.dispatch_config.ok_or_else(|| Status::invalid_argument("there is no config"))?;
         let limit = config.max_unacked_messages;
@@ -403,7 +456,7 @@ impl TopicAdmin for Admin {
             let why = format!("max_unacked_messages is {limit}, and must be between {least} and {most}");
             return Err(TopicsError::Invalid(why).into());
         }
-        let (topic, name) = (request.topic.parse()?, subscription(&request.subscription)?);
+        let name = subscription(&request.subscription)?;
         self.inner().set_max_unacked(&topic, &name, limit).await?;
         Ok(Response::new(SubscriptionResponse { success: true }))
     }
@@ -412,9 +465,16 @@ impl TopicAdmin for Admin {
         &self,
         request: Request<SubscriptionRequest>,
     ) -> Reply<GetSubscriptionDispatchConfigResponse> {
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        if let Some(mut owner) = self.elsewhere(&request, &topic).await? {
+            return owner.get_subscription_dispatch_config(passed_on(request.into_inner())).await;
+        }
         let request = request.into_inner();
-        let (topic, name) = (request.topic.parse()?, subscription(&request.subscription)?);
-        let (partition, known) = self.inner().subscription(&topic, &name).await?;
+        let name = subscription(&request.subscription)?;
+        let (partition, known) = match self.inner().subscription(&topic, &name).await {
+            Err(TopicsError::NoSuchSubscription { .. }) => return Ok(Response::new(Default::default())),
+            found => found?,
+        };
         let limit = known.checkpoint(&partition).progress.max_unacked_messages;
         let dispatch_config =
             limit.map(|max_unacked_messages| SubscriptionDispatchConfig { max_unacked_messages });

@@ -29,6 +29,9 @@ const MAX_NAME: usize = 255;
 /// Attributes and filters of one request.
 const MAX_FILTERS: usize = 64;
 
+/// Characters that are kept of why a consumer refuses a message.
+const MAX_REASON: usize = 256;
+
 #[derive(Clone)]
 pub(super) struct Client {
     broker: Broker,
@@ -149,7 +152,8 @@ impl ConsumerService for Client {
         let (topic, offset) = place(request.msg_id)?;
         let name = subscription(&request.subscription_name)?;
         let (_, subscription) = self.inner().subscription(&topic, &name).await?;
-        subscription.refuse(offset, request.delay_ms);
+        let reason = request.reason.map(|reason| reason.chars().take(MAX_REASON).collect());
+        subscription.refuse(offset, request.delay_ms, reason);
         self.inner().counters().nacked();
         Ok(Response::new(NackResponse { request_id: request.request_id }))
     }

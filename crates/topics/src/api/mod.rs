@@ -28,8 +28,8 @@ use crate::wire::danube_admin::namespace_admin_server::NamespaceAdminServer;
 use crate::wire::danube_admin::topic_admin_server::TopicAdminServer;
 use crate::wire::danube_schema::schema_registry_server::SchemaRegistryServer;
 
-/// The largest request: a message of the largest size with what is around it.
-const MAX_REQUEST_BYTES: usize = 17 << 20;
+/// The largest request, as on the public broker: nothing larger could be stored.
+const MAX_REQUEST_BYTES: usize = 4 << 20;
 /// Requests of one connection that are worked on at a time.
 const MAX_STREAMS: u32 = 1_024;
 /// A connection on which nothing moves is asked whether it is still there ...

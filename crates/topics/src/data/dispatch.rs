@@ -14,10 +14,15 @@ use crate::spec::{BackoffStrategy, FailurePolicy, PoisonPolicy, SubscriptionKind
 
 /// Messages of a subscription that are fetched and not acknowledged.
 pub(crate) const WINDOW: usize = 1_024;
+/// Their bytes: nothing more is fetched beyond them. Room for several consumers with all that they may have.
+const WINDOW_BYTES: usize = 64 << 20;
 /// Messages that one consumer has and has not acknowledged: the size of its stream's buffer.
 pub(crate) const CONSUMER_WINDOW: usize = 256;
 /// Bytes that one consumer has and has not acknowledged; one message always passes.
 const CONSUMER_BYTES: usize = 16 << 20;
+
+/// Why a message that was not acknowledged in time is delivered again.
+const TIMED_OUT: &str = "ack timeout";
 
 /// Messages of a subscription that wait for the time of their delivery. They are not kept in memory, only their offsets;
 /// what was acknowledged behind them is stored in ranges, which this bounds as well.
@@ -35,6 +40,8 @@ pub(crate) struct Dispatch {
     ledger: Ledger,
     /// The next offset to fetch.
     position: u64,
+    /// Bytes of all messages that are queued, in flight, held back or poison.
+    bytes: usize,
     queued: VecDeque<Arc<Message>>,
     flights: BTreeMap<u64, Flight>,
     held: BTreeMap<u64, Held>,
@@ -79,6 +86,8 @@ pub(crate) struct Seat {
     pub(crate) name: String,
     /// Patterns of the keys that it takes; none: all.
     pub(crate) filters: Vec<String>,
+    /// Its number among the consumers of now, from which its keys follow.
+    place: u32,
     /// It has a stream.
     pub(crate) attached: bool,
     in_flight: usize,
@@ -89,7 +98,7 @@ pub(crate) struct Seat {
 
 impl Seat {
     pub(crate) fn new(id: u64, name: String, filters: Vec<String>) -> Seat {
-        Seat { id, name, filters, attached: false, in_flight: 0, bytes: 0, full: false }
+        Seat { id, name, filters, place: 0, attached: false, in_flight: 0, bytes: 0, full: false }
     }
 
     fn takes(&self, key: &[u8]) -> bool {
@@ -115,6 +124,8 @@ pub(crate) struct Delivery {
 pub(crate) struct Poison {
     pub(crate) message: Arc<Message>,
     pub(crate) attempts: u32,
+    /// Why the last delivery failed, as the consumer said.
+    pub(crate) reason: Option<String>,
 }
 
 impl Dispatch {
@@ -131,6 +142,7 @@ impl Dispatch {
             acknowledged,
             position: ledger.floor(),
             ledger,
+            bytes: 0,
             queued: VecDeque::new(),
             flights: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -177,6 +189,15 @@ impl Dispatch {
             .is_some_and(|limit| self.flights.len() >= usize::try_from(limit).unwrap_or(usize::MAX))
     }
 
+    /// Whether a message that was delivered too often holds all others up. With keys it holds up its own key only.
+    fn is_blocked(&self) -> bool {
+        let holds_all = match self.kind {
+            SubscriptionKind::Exclusive | SubscriptionKind::Shared | SubscriptionKind::Failover => true,
+            SubscriptionKind::KeyShared => false,
+        };
+        holds_all && self.policy.poison == PoisonPolicy::Block && !self.poison.is_empty()
+    }
+
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.ledger
     }
@@ -197,8 +218,17 @@ impl Dispatch {
     pub(crate) fn join(&mut self, seat: Seat) {
         match self.seat(seat.id) {
             Some(known) => known.filters = seat.filters,
-            None => self.seats.push(seat),
+            None => {
+                let place = self.free_place();
+                self.seats.push(Seat { place, ..seat });
+            }
         }
+    }
+
+    /// The first place that no consumer has: one that comes back gets the keys of one that left.
+    fn free_place(&self) -> u32 {
+        let taken: BTreeSet<u32> = self.seats.iter().map(|seat| seat.place).collect();
+        (0..u32::MAX).find(|place| !taken.contains(place)).unwrap_or_default()
     }
 
     /// A consumer has a stream from now on.
@@ -223,7 +253,8 @@ impl Dispatch {
     }
 
     fn spread(&mut self) {
-        self.ring = Keyring::of(self.seats.iter().filter(|seat| seat.attached).map(|seat| seat.id));
+        let attached = self.seats.iter().filter(|seat| seat.attached);
+        self.ring = Keyring::of(attached.map(|seat| (seat.place, seat.id)));
     }
 
     fn seat(&mut self, id: u64) -> Option<&mut Seat> {
@@ -232,7 +263,8 @@ impl Dispatch {
 
     /// How many more messages may be fetched.
     pub(crate) fn room(&self) -> usize {
-        if !self.seats.iter().any(|seat| seat.attached) || self.delayed.len() >= MAX_DELAYED {
+        let full = self.bytes >= WINDOW_BYTES || self.delayed.len() >= MAX_DELAYED;
+        if full || !self.seats.iter().any(|seat| seat.attached) {
             return 0;
         }
         WINDOW.saturating_sub(self.queued.len() + self.flights.len() + self.held.len() + self.poison.len())
@@ -251,10 +283,24 @@ impl Dispatch {
             }
             match message.record.deliver_at {
                 later if later > now && self.acknowledged => self.delay(message.offset, later),
-                later if later > now => self.hold(message, 0, later),
-                _ => self.queued.push_back(message),
+                later if later > now => {
+                    self.enters(&message);
+                    self.hold(message, 0, later);
+                }
+                _ => {
+                    self.enters(&message);
+                    self.queued.push_back(message);
+                }
             }
         }
+    }
+
+    fn enters(&mut self, message: &Message) {
+        self.bytes += message.record.stored_size();
+    }
+
+    fn leaves(&mut self, message: &Message) {
+        self.bytes = self.bytes.saturating_sub(message.record.stored_size());
     }
 
     fn delay(&mut self, offset: u64, due: u64) {
@@ -270,6 +316,7 @@ impl Dispatch {
     /// A delayed message, fetched when its time had come.
     pub(crate) fn ripe(&mut self, message: Arc<Message>, now: u64) {
         if !self.ledger.has(message.offset) {
+            self.enters(&message);
             self.hold(message, 0, now);
         }
     }
@@ -297,11 +344,11 @@ impl Dispatch {
             return;
         }
         // Times do not fall along a topic.
-        while let Some(oldest) = self.queued.front().map(|message| message.offset)
-            && self.queued.front().is_some_and(|message| self.is_expired(message, now))
+        while self.queued.front().is_some_and(|message| self.is_expired(message, now))
+            && let Some(oldest) = self.queued.pop_front()
         {
-            self.queued.pop_front();
-            self.expire_one(oldest);
+            self.leaves(&oldest);
+            self.expire_one(oldest.offset);
         }
         let held: Vec<u64> = self
             .held
@@ -310,7 +357,9 @@ impl Dispatch {
             .map(|(offset, _)| *offset)
             .collect();
         for offset in held {
-            self.drop_held(offset);
+            if let Some(held) = self.drop_held(offset) {
+                self.leaves(&held.message);
+            }
             self.expire_one(offset);
         }
     }
@@ -330,6 +379,7 @@ impl Dispatch {
     pub(crate) fn seek(&mut self, offset: u64) {
         self.ledger = Ledger::new(offset, BTreeMap::new());
         self.position = offset;
+        self.bytes = 0;
         self.queued.clear();
         self.flights.clear();
         self.held.clear();
@@ -350,17 +400,31 @@ impl Dispatch {
         if let Some(due) = self.delayed.remove(&offset) {
             self.timers.remove(&(due, offset));
         }
-        let out = self.land(offset).is_some() || self.drop_held(offset).is_some();
-        if !out && let Some(at) = self.queued.iter().position(|message| message.offset == offset) {
-            self.queued.remove(at);
+        if let Some(message) = self.take_out(offset) {
+            self.leaves(&message);
         }
         self.ledger.acknowledge(offset)
     }
 
-    /// Has a message delivered again, after a pause.
-    pub(crate) fn refuse(&mut self, offset: u64, delay: Option<u64>, now: u64) {
+    /// Takes a message from wherever it is.
+    fn take_out(&mut self, offset: u64) -> Option<Arc<Message>> {
         if let Some(flight) = self.land(offset) {
-            self.again(flight, delay, now);
+            return Some(flight.message);
+        }
+        if let Some(held) = self.drop_held(offset) {
+            return Some(held.message);
+        }
+        if let Some(at) = self.poison.iter().position(|poison| poison.message.offset == offset) {
+            return Some(self.poison.swap_remove(at).message);
+        }
+        let at = self.queued.iter().position(|message| message.offset == offset)?;
+        self.queued.remove(at)
+    }
+
+    /// Has a message delivered again, after a pause.
+    pub(crate) fn refuse(&mut self, offset: u64, delay: Option<u64>, reason: Option<String>, now: u64) {
+        if let Some(flight) = self.land(offset) {
+            self.again(flight, delay, reason, now);
         }
     }
 
@@ -372,7 +436,7 @@ impl Dispatch {
             match self.flights.get(&offset) {
                 Some(flight) if flight.deadline == due => {
                     if let Some(flight) = self.land(offset) {
-                        self.again(flight, None, now);
+                        self.again(flight, None, Some(TIMED_OUT.to_owned()), now);
                     }
                 }
                 // A held message that is due waits for a consumer, not for the clock.
@@ -387,11 +451,10 @@ impl Dispatch {
         }
     }
 
-    fn again(&mut self, flight: Flight, delay: Option<u64>, now: u64) {
-        let attempts = flight.attempts + 1;
-        let limit = self.policy.max_redelivery_count;
-        if limit > 0 && attempts > limit {
-            self.poison.push(Poison { message: flight.message, attempts });
+    fn again(&mut self, flight: Flight, delay: Option<u64>, reason: Option<String>, now: u64) {
+        let attempts = flight.attempts.saturating_add(1);
+        if attempts > self.policy.max_redelivery_count {
+            self.poison.push(Poison { message: flight.message, attempts, reason });
             return;
         }
         self.redeliveries += 1;
@@ -417,11 +480,16 @@ impl Dispatch {
                         offset = poison.message.offset,
                         "message was delivered too often and is dropped"
                     );
+                    self.leaves(&poison.message);
                     self.ledger.acknowledge(poison.message.offset);
                 }
                 Vec::new()
             }
-            PoisonPolicy::DeadLetter => std::mem::take(&mut self.poison),
+            PoisonPolicy::DeadLetter => {
+                let poison = std::mem::take(&mut self.poison);
+                poison.iter().for_each(|poison| self.leaves(&poison.message));
+                poison
+            }
         }
     }
 
@@ -432,6 +500,7 @@ impl Dispatch {
 
     /// A message could not be put aside yet: it stays until it can.
     pub(crate) fn keep_poison(&mut self, poison: Poison) {
+        self.enters(&poison.message);
         self.poison.push(poison);
     }
 
@@ -450,7 +519,7 @@ impl Dispatch {
     fn land(&mut self, offset: u64) -> Option<Flight> {
         let flight = self.flights.remove(&offset)?;
         self.timers.remove(&(flight.deadline, offset));
-        let size = flight.message.record.size();
+        let size = flight.message.record.stored_size();
         if let Some(seat) = self.seat(flight.seat) {
             seat.in_flight -= 1;
             seat.bytes -= size;
@@ -460,7 +529,7 @@ impl Dispatch {
 
     /// The next delivery, if a message and a consumer for it are there. It counts as in flight from now on.
     pub(crate) fn next(&mut self, now: u64) -> Option<Delivery> {
-        if self.is_full() {
+        if self.is_full() || self.is_blocked() {
             return None;
         }
         match self.kind {
@@ -531,10 +600,11 @@ impl Dispatch {
 
     fn launch(&mut self, id: u64, message: Arc<Message>, attempts: u32, now: u64) -> Delivery {
         if !self.acknowledged {
+            self.leaves(&message);
             self.ledger.acknowledge(message.offset);
             return Delivery { seat: id, message };
         }
-        let (size, deadline) = (message.record.size(), now + self.policy.ack_timeout_ms);
+        let (size, deadline) = (message.record.stored_size(), now + self.policy.ack_timeout_ms);
         if let Some(seat) = self.seat(id) {
             seat.in_flight += 1;
             seat.bytes += size;
@@ -551,7 +621,10 @@ impl Dispatch {
     pub(crate) fn undelivered(&mut self, delivery: &Delivery, now: u64) {
         match self.land(delivery.message.offset) {
             Some(flight) => self.hold(flight.message, flight.attempts, now),
-            None => self.queued.push_front(delivery.message.clone()),
+            None => {
+                self.enters(&delivery.message);
+                self.queued.push_front(delivery.message.clone());
+            }
         }
         if let Some(seat) = self.seat(delivery.seat) {
             seat.full = true;

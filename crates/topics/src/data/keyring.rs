@@ -1,5 +1,6 @@
 //! Which consumer has a key? A ring of 100 points for each of them: a consumer that comes or goes moves only the keys next
-//! to its points. Consumers may say which keys they take.
+//! to its points. Points follow from the place that a consumer has among the others, not from its name: the same keys are
+//! spread in the same way in every topic. Consumers may say which keys they take.
 
 /// Points of one consumer on the ring.
 const POINTS: u32 = 100;
@@ -11,8 +12,9 @@ pub(crate) struct Keyring {
 }
 
 impl Keyring {
-    pub(crate) fn of(consumers: impl Iterator<Item = u64>) -> Keyring {
-        let point = |consumer: u64, at: u32| (hash(format!("{consumer}-{at}").as_bytes()), consumer);
+    /// The ring of consumers with their places.
+    pub(crate) fn of(consumers: impl Iterator<Item = (u32, u64)>) -> Keyring {
+        let point = |(place, consumer), at| (hash(format!("{place}-{at}").as_bytes()), consumer);
         let mut points: Vec<_> =
             consumers.flat_map(|consumer| (0..POINTS).map(move |at| point(consumer, at))).collect();
         points.sort_unstable();
@@ -86,23 +88,24 @@ mod tests {
     }
 
     #[test]
-    fn two_consumers_share_numbered_keys() {
-        // Numbers as spread as those of real consumers.
-        let numbers = |pair: u64| [2 * pair + 1, 2 * pair + 2].map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        for pair in 0..200 {
-            let [one, two] = numbers(pair);
-            let ring = Keyring::of([one, two].into_iter());
-            let owner = |key: u32| ring.owner(format!("key-{key}").as_bytes(), |_| true).unwrap();
-            let few = (0..16).filter(|key| owner(*key) == one).count();
-            assert!((1..16).contains(&few), "{one} has {few} of 16 keys, {two} the others");
-            let many = (0..1_000).filter(|key| owner(*key) == one).count();
-            assert!((300..700).contains(&many), "{one} has {many} of 1000 keys, {two} the others");
+    fn consumers_share_numbered_keys() {
+        for consumers in 2..=8_u32 {
+            let ring = Keyring::of((0..consumers).map(|place| (place, place.into())));
+            let mut keys = vec![0; 8];
+            for key in 0..8_000 {
+                let owner = ring.owner(format!("key-{key}").as_bytes(), |_| true).unwrap();
+                keys[usize::try_from(owner).unwrap()] += 1;
+            }
+            let fair = 8_000 / consumers;
+            let shares = &keys[..usize::try_from(consumers).unwrap()];
+            assert!(shares.iter().all(|keys| (fair / 2..fair * 2).contains(keys)), "{shares:?}");
         }
     }
 
     #[test]
     fn a_consumer_that_leaves_moves_only_its_own_keys() {
-        let (three, two) = (Keyring::of([1, 2, 3].into_iter()), Keyring::of([1, 3].into_iter()));
+        let (three, two) =
+            (Keyring::of([(0, 1), (1, 2), (2, 3)].into_iter()), Keyring::of([(0, 1), (2, 3)].into_iter()));
         let mut moved = [0; 4];
         for key in 0..3_000_u32 {
             let key = format!("key-{key}");

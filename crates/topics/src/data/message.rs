@@ -11,6 +11,9 @@ use crate::error::TopicsError;
 use crate::wire::capstan::topics::v1 as own;
 use crate::wire::danube::{MsgId, StreamMessage};
 
+/// Bytes of the length before a record, at most.
+const LENGTH_BYTES: usize = 5;
+
 /// One record, as it is stored.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Record {
@@ -93,9 +96,14 @@ impl Record {
         }
     }
 
-    /// Bytes of key and value, which limits are about.
+    /// Bytes of key and value, which the limits of namespaces are about.
     pub(crate) fn size(&self) -> usize {
         self.value.as_ref().map_or(0, Bytes::len) + self.key.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// Bytes of everything that is stored, headers included: what bounds of memory and of the log are about.
+    pub(crate) fn stored_size(&self) -> usize {
+        self.encoded_len()
     }
 
     /// What ties messages together: their key, otherwise their producer.
@@ -133,10 +141,14 @@ impl Message {
     }
 }
 
+/// Bytes of the payload of an entry with these records, at most.
+pub(crate) fn payload_size(records: &[Record]) -> usize {
+    records.iter().map(|record| record.stored_size() + LENGTH_BYTES).sum()
+}
+
 /// The payload of an entry with these records.
 pub(crate) fn encode(records: &[Record]) -> Result<Bytes, TopicsError> {
-    let bytes = records.iter().map(|record| record.encoded_len() + 5).sum();
-    let mut payload = BytesMut::with_capacity(bytes);
+    let mut payload = BytesMut::with_capacity(payload_size(records));
     for record in records {
         let encoded = record.encode_length_delimited(&mut payload);
         encoded.map_err(|error| TopicsError::Invalid(format!("a message cannot be stored: {error}")))?;

@@ -8,12 +8,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use capstan_log::disk::MAX_DATA;
 use capstan_log::{LogError, Offset, Pending};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
 use tokio::sync::oneshot;
 
-use super::envelope::{Envelope, Format};
+use super::envelope::{ENVELOPE_BYTES, Envelope, Format};
 use super::message::{self, Message, Record};
 use super::partition::{Partition, Tip};
 use super::producers::Verdict;
@@ -22,6 +23,10 @@ use crate::error::TopicsError;
 
 /// Bytes that may wait in the queue of one partition; publishers beyond it are refused and try again.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// Bytes of one publication, as they are stored. An entry of the log holds it, and so does a delivery: clients of the
+/// public wire take 4 MiB, and ask for what they cannot take again at once. The rest is for what is added on the way: the
+/// names of topic, subscription and broker, and what a dead letter says about its failure.
+pub(crate) const MAX_PUBLICATION_BYTES: usize = MAX_DATA - (8 << 10);
 /// Bytes and entries of one append.
 const MAX_BATCH_BYTES: usize = 2 << 20;
 const MAX_BATCH_ENTRIES: usize = 1_024;
@@ -98,7 +103,11 @@ impl Partition {
         publication: Publication,
     ) -> Result<oneshot::Receiver<Result<Published, TopicsError>>, TopicsError> {
         let (reply, answer) = oneshot::channel();
-        let bytes = publication.records.iter().map(Record::size).sum();
+        let bytes = message::payload_size(&publication.records);
+        if bytes + ENVELOPE_BYTES > MAX_DATA {
+            // The log would refuse the append, and with it what others publish at the same time.
+            return Err(TopicsError::Log(LogError::TooLong(bytes)));
+        }
         let begin = {
             let mut queue = self.queue();
             if queue.bytes > MAX_QUEUED_BYTES {

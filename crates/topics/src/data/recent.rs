@@ -25,12 +25,12 @@ impl Recent {
             self.bytes = 0;
         }
         for message in messages {
-            self.bytes += message.record.size();
+            self.bytes += message.record.stored_size();
             self.messages.push_back(message);
         }
         while self.messages.len() > MAX_MESSAGES || (self.bytes > MAX_BYTES && self.messages.len() > 1) {
             let oldest = self.messages.pop_front();
-            self.bytes -= oldest.map_or(0, |oldest| oldest.record.size());
+            self.bytes -= oldest.map_or(0, |oldest| oldest.record.stored_size());
         }
     }
 
@@ -45,7 +45,7 @@ impl Recent {
         let mut bytes = 0;
         let wanted = self.messages.iter().skip(skip).take(count).take_while(|message| {
             let room = bytes < max_bytes;
-            bytes += message.record.size();
+            bytes += message.record.stored_size();
             room
         });
         Some(wanted.cloned().collect())

@@ -249,8 +249,8 @@ impl Subscription {
         detach(async move { pump::run(subscription).await });
     }
 
-    pub(crate) fn refuse(&self, offset: u64, delay: Option<u64>) {
-        self.state().dispatch.refuse(offset, delay, now_ms());
+    pub(crate) fn refuse(&self, offset: u64, delay: Option<u64>, reason: Option<String>) {
+        self.state().dispatch.refuse(offset, delay, reason, now_ms());
         self.wake();
     }
 

@@ -119,10 +119,6 @@ async fn requests_of_the_wrong_form_are_refused() {
     assert_eq!(consumers.subscribe(filters).await.unwrap_err().code(), Code::InvalidArgument);
     let nameless = StreamMessage { msg_id: None, ..producer.message("x") };
     assert_eq!(producer.try_send(nameless).await.unwrap_err().code(), Code::InvalidArgument);
-    let large = producer.message(&"x".repeat(10_485_761));
-    assert_eq!(producer.try_send(large).await.unwrap_err().code(), Code::InvalidArgument);
-    let larger = producer.message(&"x".repeat(18 << 20));
-    assert_eq!(producer.try_send(larger).await.unwrap_err().code(), Code::OutOfRange);
     let acks = AckRequest { request_id: 1, msg_id: None, subscription_name: "s".to_owned() };
     assert_eq!(consumers.ack(acks).await.unwrap_err().code(), Code::InvalidArgument);
     let many = PublishRequest {
@@ -134,6 +130,50 @@ async fn requests_of_the_wrong_form_are_refused() {
     let mut replies = client.own().publish(tokio_stream::iter([many])).await.unwrap().into_inner();
     assert_eq!(replies.message().await.unwrap_err().code(), Code::InvalidArgument);
     is_served(&client).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_is_refused_and_disturbs_none() {
+    let cluster = Cluster::start(&["a"]).await;
+    let client = cluster.client().await;
+    let mut producer = client.producer(TOPIC, "p", RELIABLE).await;
+    let mut other = client.producer(TOPIC, "other", RELIABLE).await;
+    let mut consumer = client.consumer(TOPIC, "s", "c", SubscriptionType::Exclusive).await;
+    for bytes in [5 << 20, 18 << 20] {
+        let large = producer.message(&"x".repeat(bytes));
+        assert_eq!(producer.try_send(large).await.unwrap_err().code(), Code::OutOfRange, "{bytes}");
+    }
+    // It comes in, and could neither be stored nor delivered.
+    let large = producer.message(&"x".repeat((4 << 20) - 1_000));
+    assert_eq!(producer.try_send(large).await.unwrap_err().code(), Code::InvalidArgument);
+    let attributes = [("a".to_owned(), "x".repeat((4 << 20) - 1_000))].into();
+    let large = StreamMessage { attributes, ..producer.message("x") };
+    assert_eq!(producer.try_send(large).await.unwrap_err().code(), Code::InvalidArgument);
+    let records = vec![Record { value: Some(vec![0; (2 << 20) - 200].into()), ..Record::default() }; 2];
+    let batch = PublishRequest { topic: TOPIC.to_owned(), producer: "q".to_owned(), sequence: 1, records };
+    let mut replies = client.own().publish(tokio_stream::iter([batch])).await.unwrap().into_inner();
+    assert_eq!(replies.message().await.unwrap_err().code(), Code::InvalidArgument);
+    // A consumer that was there all the time has not noticed.
+    other.send("fine").await;
+    assert_eq!(consumer.take(1).await, ["fine"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_largest_message_reaches_clients_of_the_public_wire() {
+    let cluster = Cluster::start(&["a"]).await;
+    let client = cluster.client().await;
+    let (topic, subscription) = (format!("/default/{}", "t".repeat(100)), "s".repeat(200));
+    let mut producer = client.producer(&topic, &"p".repeat(200), RELIABLE).await;
+    let mut consumer = client.consumer(&topic, &subscription, "c", SubscriptionType::Exclusive).await;
+    // Such a client takes 4 MiB, with everything that is around the payload.
+    let mut bytes = 4 << 20;
+    while producer.try_send(producer.message(&"x".repeat(bytes))).await.is_err() {
+        bytes -= 1_000;
+    }
+    assert!(bytes > (4 << 20) - (12 << 10), "{bytes}");
+    let message = consumer.next().await;
+    assert_eq!(message.payload.len(), bytes);
+    consumer.ack(&message).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -435,12 +435,16 @@ impl Consumer {
     }
 
     pub async fn nack(&mut self, message: &StreamMessage, delay_ms: Option<u64>) {
+        self.nack_because(message, delay_ms, None).await;
+    }
+
+    pub async fn nack_because(&mut self, message: &StreamMessage, delay_ms: Option<u64>, why: Option<&str>) {
         let request = NackRequest {
             request_id: message.request_id,
             msg_id: message.msg_id.clone(),
             subscription_name: self.subscription.clone(),
             delay_ms,
-            reason: None,
+            reason: why.map(ToOwned::to_owned),
         };
         self.client.nack(request).await.unwrap();
     }

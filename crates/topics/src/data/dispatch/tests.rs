@@ -61,13 +61,13 @@ fn refused_messages_come_back_with_growing_pauses_and_then_are_poison() {
     let mut one = dispatch(SubscriptionKind::Exclusive, &[1]);
     one.offer(vec![message(0, "a"), message(1, "a")], 0);
     assert_eq!(out(&mut one, 0), [(1, 0), (1, 1)]);
-    one.refuse(0, None, 0);
+    one.refuse(0, None, None, 0);
     assert!(one.acknowledge(1));
     assert_eq!((out(&mut one, 9), one.next_due(0)), (vec![], Some(10)));
     assert_eq!(out(&mut one, 10), [(1, 0)]);
-    one.refuse(0, Some(1_000), 10);
+    one.refuse(0, Some(1_000), None, 10);
     assert_eq!((out(&mut one, 59), out(&mut one, 60)), (vec![], vec![(1, 0)]), "the longest pause bounds it");
-    one.refuse(0, None, 60);
+    one.refuse(0, None, None, 60);
     assert_eq!(
         (out(&mut one, 10_000), one.ledger().floor()),
         (vec![], 0),
@@ -103,7 +103,7 @@ fn a_key_has_one_consumer_and_one_message_in_flight() {
     keyed.offer(keys.iter().zip(0..).map(|(key, offset)| message(offset, key)).collect(), 0);
     let first: Vec<u64> = out(&mut keyed, 0).into_iter().map(|(_, offset)| offset).collect();
     assert_eq!(first, [0, 1, 3]);
-    keyed.refuse(0, None, 0);
+    keyed.refuse(0, None, None, 0);
     assert_eq!(out(&mut keyed, 0), [], "the next of key a waits for the first");
     let again = out(&mut keyed, 10);
     assert_eq!(again.iter().map(|(_, offset)| *offset).collect::<Vec<_>>(), [0]);
@@ -187,7 +187,7 @@ fn every_message_is_acknowledged_in_the_end_whatever_consumers_do() {
         };
         let kind = SubscriptionKind::of(i32::try_from(seed % 4).unwrap()).unwrap();
         let mut dispatch = dispatch(kind, &[1, 2, 3]);
-        dispatch.set_policy(FailurePolicy { max_redelivery_count: 0, ..dispatch.policy().clone() });
+        dispatch.set_policy(FailurePolicy { max_redelivery_count: u32::MAX, ..dispatch.policy().clone() });
         let total = 50;
         let keys = ["a", "b", "c"];
         dispatch.offer((0..total).map(|at| message(at, keys[usize::try_from(at % 3).unwrap()])).collect(), 0);
@@ -206,7 +206,7 @@ fn every_message_is_acknowledged_in_the_end_whatever_consumers_do() {
                 }
                 newest[key] = newest[key].max(offset);
                 match random(5) {
-                    0 => dispatch.refuse(offset, None, now),
+                    0 => dispatch.refuse(offset, None, None, now),
                     1 => {}
                     _ => {
                         dispatch.acknowledge(offset);
@@ -255,4 +255,127 @@ fn a_consumer_that_catches_up_after_everything_timed_out_goes_on() {
     one.made_room(1);
     assert!(one.acknowledge(0) && one.acknowledge(1));
     assert_eq!(out(&mut one, 110), [(1, 2)]);
+}
+
+#[test]
+fn a_blocked_message_holds_up_what_is_behind_it_until_it_is_acknowledged() {
+    let mut one = dispatch(SubscriptionKind::Exclusive, &[1]);
+    one.set_policy(FailurePolicy { max_redelivery_count: 0, ..one.policy().clone() });
+    one.offer(vec![message(0, "a")], 0);
+    assert_eq!(out(&mut one, 0), [(1, 0)]);
+    one.refuse(0, Some(0), Some("bad".to_owned()), 0);
+    one.offer(vec![message(1, "b")], 0);
+    assert_eq!(out(&mut one, 10_000), [], "without redeliveries the first failure blocks");
+    assert!(one.take_poison().is_empty());
+    assert!(one.acknowledge(0));
+    assert_eq!(out(&mut one, 10_000), [(1, 1)]);
+    // With keys, others go on.
+    let mut keyed = dispatch(SubscriptionKind::KeyShared, &[1]);
+    keyed.set_policy(FailurePolicy { max_redelivery_count: 0, ..keyed.policy().clone() });
+    keyed.offer(vec![message(0, "a"), message(1, "a"), message(2, "b")], 0);
+    assert_eq!(out(&mut keyed, 0), [(1, 0), (1, 2)]);
+    keyed.refuse(0, None, None, 0);
+    assert_eq!(out(&mut keyed, 10_000), []);
+    assert!(keyed.acknowledge(0));
+    assert_eq!(out(&mut keyed, 10_000), [(1, 1)]);
+}
+
+#[test]
+fn poison_carries_why_the_last_delivery_failed() {
+    let mut one = dispatch(SubscriptionKind::Shared, &[1]);
+    let policy = one.policy().clone();
+    one.set_policy(FailurePolicy { max_redelivery_count: 0, poison: PoisonPolicy::DeadLetter, ..policy });
+    one.offer((0..3).map(|offset| message(offset, "k")).collect(), 0);
+    assert_eq!(out(&mut one, 0).len(), 3);
+    one.refuse(0, None, Some("bad".to_owned()), 0);
+    one.refuse(1, None, None, 0);
+    one.time_out(100);
+    let reasons: Vec<_> = one.take_poison().into_iter().map(|poison| poison.reason).collect();
+    assert_eq!(reasons, [Some("bad".to_owned()), None, Some(TIMED_OUT.to_owned())]);
+}
+
+#[test]
+fn a_consumer_that_replaces_another_gets_its_keys() {
+    let keys: Vec<_> = (0..40).map(|key| format!("k{key}")).collect();
+    let owners = |consumers: &[u64], leaves: Option<u64>, comes: Option<u64>| {
+        let mut keyed = dispatch(SubscriptionKind::KeyShared, consumers);
+        if let Some(leaving) = leaves {
+            keyed.leave(leaving, 0);
+        }
+        if let Some(coming) = comes {
+            keyed.join(Seat::new(coming, format!("c{coming}"), Vec::new()));
+            keyed.attach(coming);
+        }
+        keyed.offer((0..).zip(&keys).map(|(offset, key)| message(offset, key)).collect(), 0);
+        let mut sent = out(&mut keyed, 0);
+        sent.sort_unstable_by_key(|(_, offset)| *offset);
+        sent.into_iter().map(|(consumer, _)| consumer).collect::<Vec<_>>()
+    };
+    let before = owners(&[1, 2, 3], None, None);
+    let after = owners(&[1, 2, 3], Some(2), Some(9));
+    let renamed: Vec<_> = before.iter().map(|owner| if *owner == 2 { 9 } else { *owner }).collect();
+    assert_eq!(after, renamed);
+    assert_eq!(
+        owners(&[7, 8], None, None).iter().filter(|owner| **owner == 7).count(),
+        owners(&[4, 5], None, None).iter().filter(|owner| **owner == 4).count(),
+        "whatever their numbers"
+    );
+}
+
+/// The bytes of everything that is there, counted anew.
+fn counted(dispatch: &Dispatch) -> usize {
+    let messages = dispatch.queued.iter();
+    let messages = messages.chain(dispatch.flights.values().map(|flight| &flight.message));
+    let messages = messages.chain(dispatch.held.values().map(|held| &held.message));
+    let messages = messages.chain(dispatch.poison.iter().map(|poison| &poison.message));
+    messages.map(|message| message.record.stored_size()).sum()
+}
+
+#[test]
+fn the_window_bounds_bytes_wherever_messages_are() {
+    let large = |offset| {
+        let record = Record { value: Some(vec![0; 1 << 20].into()), ..Record::default() };
+        Arc::new(Message { offset, producer_id: 1, append_time: 0, record })
+    };
+    for kind in [SubscriptionKind::Exclusive, SubscriptionKind::KeyShared] {
+        let mut one = dispatch(kind, &[1]);
+        let policy = one.policy().clone();
+        one.set_policy(FailurePolicy { max_redelivery_count: 1, poison: PoisonPolicy::DeadLetter, ..policy });
+        for step in 0..200 {
+            let now = step * 10;
+            if one.room() > 0 {
+                one.offer(vec![large(one.position())], now);
+            }
+            // Refused, acknowledged, timed out, given to a consumer that is gone, put aside or not.
+            for (at, (_, offset)) in out(&mut one, now).into_iter().enumerate() {
+                match (at + usize::try_from(step).unwrap()) % 7 {
+                    0 => one.refuse(offset, None, None, now),
+                    1 => drop(one.acknowledge(offset)),
+                    _ => {}
+                }
+            }
+            one.time_out(now);
+            if step % 50 == 49 {
+                one.leave(1, now);
+                one.join(Seat::new(1, "c1".to_owned(), Vec::new()));
+                one.attach(1);
+            }
+            for (at, poison) in one.take_poison().into_iter().enumerate() {
+                match at % 2 {
+                    0 => one.put_aside(poison.message.offset),
+                    _ => one.keep_poison(poison),
+                }
+            }
+            assert_eq!(one.bytes, counted(&one), "{kind}, step {step}");
+            assert!(one.bytes < WINDOW_BYTES + (2 << 20), "{kind}, step {step}");
+        }
+    }
+    let mut stuck = dispatch(SubscriptionKind::Exclusive, &[1]);
+    while stuck.room() > 0 {
+        stuck.offer(vec![large(stuck.position())], 0);
+        out(&mut stuck, 0);
+    }
+    assert!(stuck.position() <= 64, "{} messages of 1 MiB", stuck.position());
+    assert!(stuck.acknowledge(0));
+    assert!(stuck.room() > 0);
 }
