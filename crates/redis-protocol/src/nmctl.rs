@@ -5,6 +5,7 @@
 //! NMCTL SETPEER   epoch flags [dbname ip:port slots] ...           other proxies: ip:port is a proxy
 //! NMCTL SETREPL   epoch flags [dbname node_ip:port proxy_ip:port (primary | replica-of node_ip:port)] ...
 //! NMCTL SETCONF   epoch flags [dbname json] ...
+//! NMCTL SETSYNC   epoch flags [dbname node_ip:port revision members] ...   which replicas must have a write
 //! NMCTL RELEASING epoch flags [dbname ip:port slot_range] ...      asks the source of a move to release ranges
 //! NMCTL IMPORT    epoch dbname src_ip:src_port slots [pairing] [session]   turns the connection into an import stream
 //! NMCTL FENCE     epoch                                            refuse older SETDBs from now on; report what is held
@@ -12,8 +13,9 @@
 //! NMCTL LISTDB | CLEARDB | MOVES | EPOCH | INFO
 //! slot_range := slots | migrating dst_ip:dst_port slots [pairing] | importing src_ip:src_port slots [pairing]
 //! slots      := 0-1000 | 7
+//! members    := none | ip:port,ip:port,...                         revision: of the shard's record
 //! pairing    := pairing=epoch
-//! flags      := NOFLAG | FORCE, and reserved words, separated by commas
+//! flags      := NOFLAG | FORCE | HANDOVER, and reserved words, separated by commas
 //! standing   := REGISTERED coordinator,coordinator,... | DETACHED
 //! ```
 //!
@@ -55,6 +57,8 @@ pub enum Message {
     SetRepl(SetRepl),
     /// How databases are served.
     SetConf(SetConf),
+    /// Which replicas must have a write before it is acknowledged.
+    SetSync(SetSync),
     /// Release ranges that migrate away.
     Releasing(Announcement),
     /// The connection will carry the keys of an importing range.
@@ -80,6 +84,8 @@ pub enum Message {
 pub struct Flags {
     /// Accept it even if its epoch is lower than the current one.
     pub force: bool,
+    /// In `SETDB`: nodes that lose their slots hand over to successors that get everything they have executed.
+    pub handover: bool,
     /// Unknown words, as received.
     pub others: Vec<String>,
 }
@@ -192,6 +198,31 @@ pub struct SetConf {
     pub flags: Flags,
     /// The settings of each database, one entry per database.
     pub databases: Vec<(ClusterName, Settings)>,
+}
+
+/// The replicas that must have a write before it is acknowledged, of shards with `acks: replica`. Ordered by epoch, then
+/// by revision, for each node on its own: what is missing in it stays valid.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SetSync {
+    /// The epoch of the host that it is sent to.
+    pub epoch: Epoch,
+    /// Flags.
+    pub flags: Flags,
+    /// One entry per primary.
+    pub shards: Vec<InSync>,
+}
+
+/// The replicas of one primary that may be promoted in its place, or will be soon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InSync {
+    /// Which database.
+    pub db: ClusterName,
+    /// The primary.
+    pub node: Address,
+    /// The revision of the shard's record.
+    pub revision: u64,
+    /// The replicas.
+    pub members: Vec<Address>,
 }
 
 /// The source's request before it sends keys.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use serde::{Deserialize, Serialize};
@@ -184,6 +185,8 @@ pub struct NodeReport {
     pub data: Data,
     /// A number that grows while it loads, syncs or executes.
     pub progress: u64,
+    /// When it was looked at: what it reports is at least as new.
+    pub looked_at: Option<Instant>,
 }
 
 impl fmt::Display for NodeReport {
@@ -198,6 +201,9 @@ impl fmt::Display for NodeReport {
         }
         write!(f, " offset={offset} run_id={run_id} keys={keys} used_memory={used_memory} starts={starts}")?;
         write!(f, " data={data} progress={progress}")?;
+        if let Some(at) = self.looked_at {
+            write!(f, " age_ms={}", at.elapsed().as_millis())?;
+        }
         match &self.state {
             NodeState::Ready { owner: Some((name, incarnation)), .. } => {
                 write!(f, " owner={name}/{incarnation}")
@@ -278,6 +284,7 @@ mod tests {
             starts: 1,
             data: Data::Current,
             progress: 0,
+            looked_at: None,
         }
     }
 

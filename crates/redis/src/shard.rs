@@ -24,6 +24,10 @@ pub struct ShardRecord {
     pub lineage: u64,
     /// The nodes that may be promoted.
     pub in_sync: BTreeSet<Address>,
+    /// Replicas that writes already wait for with `acks: replica`, and that may be promoted as soon as the primary's
+    /// proxy has confirmed it and they have everything from before.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub joining: BTreeSet<Address>,
     /// How the present primary was chosen.
     #[serde(default)]
     pub succession: Succession,
@@ -70,6 +74,7 @@ impl ShardRecord {
             id: format!("{primary}@{epoch}"),
             lineage: 1,
             in_sync: BTreeSet::from([primary.clone()]),
+            joining: BTreeSet::new(),
             succession: Succession::Agreed,
             recovering: false,
             waiting: None,
@@ -81,6 +86,12 @@ impl ShardRecord {
     #[must_use]
     pub fn may_promote(&self, node: &Address) -> bool {
         self.in_sync.contains(node)
+    }
+
+    /// The replicas that must have a write of this primary before it is acknowledged with `acks: replica`: a superset of
+    /// those that may be promoted, at any time.
+    pub fn awaited<'s>(&'s self, primary: &'s Address) -> impl Iterator<Item = &'s Address> {
+        self.in_sync.union(&self.joining).filter(move |node| *node != primary)
     }
 
     /// Whether no other node has as much data as this one.
@@ -95,6 +106,7 @@ impl ShardRecord {
         let in_sync = BTreeSet::from([from.clone(), to.clone()]);
         ShardRecord {
             in_sync,
+            joining: BTreeSet::new(),
             succession: Succession::Agreed,
             recovering: false,
             waiting: None,
@@ -108,6 +120,7 @@ impl ShardRecord {
         let in_sync = BTreeSet::from([to.clone()]);
         ShardRecord {
             in_sync,
+            joining: BTreeSet::new(),
             succession: Succession::Forced,
             recovering: false,
             waiting: None,

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use capstan_control::epoch::Epoch;
 
 use super::{
-    Announcement, Basis, Claim, Entry, Flags, Import, LeaseGrant, MAX_ENTRIES, Message, NodeRole, SetConf,
-    SetRepl, Standing,
+    Announcement, Basis, Claim, Entry, Flags, Import, InSync, LeaseGrant, MAX_ENTRIES, Message, NodeRole,
+    SetConf, SetRepl, SetSync, Standing,
 };
 use crate::ClusterName;
 use crate::slots::{SLOTS, SlotRange};
@@ -17,7 +17,7 @@ use crate::slots::{SLOTS, SlotRange};
 pub(super) const PAIRING: &str = "pairing=";
 /// How much of an invalid word an error quotes.
 const REPEATED: usize = 64;
-/// Most words among the flags; one of them has a meaning.
+/// Most words among the flags; two of them have a meaning.
 const MAX_FLAGS: usize = 16;
 /// Longest name of a coordinator: it is an address or similar.
 const MAX_COORDINATOR: usize = 256;
@@ -27,6 +27,10 @@ const MAX_TTL_MS: u64 = 60 * 60 * 1000;
 const MAX_NEEDED: u32 = 1000;
 /// Longest clock reading of a proxy.
 const MAX_CLOCK: usize = 64;
+/// The word for no members.
+pub(super) const NO_MEMBERS: &str = "none";
+/// Most replicas of one primary.
+const MAX_MEMBERS: usize = 1000;
 /// Longest settings of a database, in bytes.
 const MAX_SETTINGS: usize = 1 << 20;
 
@@ -35,7 +39,7 @@ const MAX_SETTINGS: usize = 1 << 20;
 pub enum WrongMessage {
     /// No such message.
     #[error(
-        "ERR unknown NMCTL subcommand '{0}'. Known: SETDB, SETPEER, SETREPL, SETCONF, RELEASING, IMPORT, FENCE, LEASE, LISTDB, CLEARDB, MOVES, EPOCH, INFO"
+        "ERR unknown NMCTL subcommand '{0}'. Known: SETDB, SETPEER, SETREPL, SETCONF, SETSYNC, RELEASING, IMPORT, FENCE, LEASE, LISTDB, CLEARDB, MOVES, EPOCH, INFO"
     )]
     Unknown(String),
     /// The message is too short.
@@ -111,6 +115,9 @@ impl Message {
         } else if is("SETCONF") {
             rest.message = "SETCONF";
             Message::SetConf(rest.settings()?)
+        } else if is("SETSYNC") {
+            rest.message = "SETSYNC";
+            Message::SetSync(rest.in_sync()?)
         } else if is("RELEASING") {
             rest.message = "RELEASING";
             Message::Releasing(rest.announcement()?)
@@ -234,6 +241,34 @@ impl<'a, W: Iterator<Item = &'a [u8]>> Words<'a, W> {
         Ok(SetConf { epoch, flags, databases })
     }
 
+    fn in_sync(&mut self) -> Result<SetSync, WrongMessage> {
+        let (epoch, flags) = (self.epoch()?, self.flags()?);
+        let mut shards: Vec<InSync> = Vec::new();
+        while let Some(db) = self.database(shards.len())? {
+            let node: crate::Address = self.read("the address of a node")?;
+            let revision = self.number("a revision", 0..=u64::MAX)?;
+            let members = self.members()?;
+            if shards.iter().any(|known| known.node == node) {
+                return Err(WrongMessage::Twice { message: self.message, what: format!("node {node}") });
+            }
+            shards.push(InSync { db, node, revision, members });
+        }
+        Ok(SetSync { epoch, flags, shards })
+    }
+
+    fn members(&mut self) -> Result<Vec<crate::Address>, WrongMessage> {
+        let expected = "none, or addresses of nodes separated by commas";
+        let word = self.word(expected)?;
+        if word.eq_ignore_ascii_case(NO_MEMBERS.as_bytes()) {
+            return Ok(Vec::new());
+        }
+        let members: Vec<&[u8]> = word.split(|byte| *byte == b',').collect();
+        if members.len() > MAX_MEMBERS {
+            return Err(self.wrong(word, expected));
+        }
+        members.into_iter().map(|member| self.read_word(member, expected)).collect()
+    }
+
     fn import(&mut self) -> Result<Import, WrongMessage> {
         Ok(Import {
             epoch: self.epoch()?,
@@ -309,6 +344,8 @@ impl<'a, W: Iterator<Item = &'a [u8]>> Words<'a, W> {
             }
             if flag.eq_ignore_ascii_case("FORCE") {
                 flags.force = true;
+            } else if flag.eq_ignore_ascii_case("HANDOVER") {
+                flags.handover = true;
             } else if !flag.eq_ignore_ascii_case("NOFLAG") {
                 flags.others.push(flag.to_owned());
             }

@@ -2,8 +2,8 @@
 
 use capstan_control::epoch::Epoch;
 
-use super::parse::PAIRING;
-use super::{Announcement, Basis, Claim, Entry, Flags, Message, NodeRole, Standing};
+use super::parse::{NO_MEMBERS, PAIRING};
+use super::{Announcement, Basis, Claim, Entry, Flags, InSync, Message, NodeRole, Standing};
 use crate::resp::write_request;
 use crate::slots::SlotRange;
 
@@ -26,6 +26,10 @@ impl Message {
                     // Strings, numbers and lists of them: serialization to JSON cannot fail.
                     words.extend([db.to_string(), serde_json::to_string(settings).unwrap_or_default()]);
                 }
+            }
+            Message::SetSync(message) => {
+                words.extend([message.epoch.to_string(), message.flags.to_string()]);
+                message.shards.iter().for_each(|shard| shard.print(&mut words));
             }
             Message::Import(message) => {
                 words.extend([message.epoch.to_string(), message.db.to_string()]);
@@ -71,6 +75,7 @@ impl Message {
             Message::SetPeer(_) => "SETPEER",
             Message::SetRepl(_) => "SETREPL",
             Message::SetConf(_) => "SETCONF",
+            Message::SetSync(_) => "SETSYNC",
             Message::Releasing(_) => "RELEASING",
             Message::Import(_) => "IMPORT",
             Message::Fence(_) => "FENCE",
@@ -127,10 +132,19 @@ impl NodeRole {
     }
 }
 
+impl InSync {
+    fn print(&self, words: &mut Vec<String>) {
+        let members: Vec<&str> = self.members.iter().map(crate::Address::as_str).collect();
+        let members = if members.is_empty() { NO_MEMBERS.to_owned() } else { members.join(",") };
+        words.extend([self.db.to_string(), self.node.to_string(), self.revision.to_string(), members]);
+    }
+}
+
 impl std::fmt::Display for Flags {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let force = self.force.then_some("FORCE");
-        let words: Vec<&str> = force.into_iter().chain(self.others.iter().map(String::as_str)).collect();
+        let known = [self.force.then_some("FORCE"), self.handover.then_some("HANDOVER")];
+        let known = known.into_iter().flatten();
+        let words: Vec<&str> = known.chain(self.others.iter().map(String::as_str)).collect();
         if words.is_empty() { f.write_str("NOFLAG") } else { f.write_str(&words.join(",")) }
     }
 }

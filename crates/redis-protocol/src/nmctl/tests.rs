@@ -27,7 +27,7 @@ fn messages_are_as_in_the_documents() {
     let to = "10.0.0.2:5299".parse().unwrap();
     assert_eq!(parsed.entries[1].claim, Claim::Migrating { to, range: range(1001, 2000), pairing: None });
     let Ok(Message::SetPeer(parsed)) = parse("SETPEER 9 FORCE,LATER db h:1 7") else { panic!() };
-    assert_eq!(parsed.flags, Flags { force: true, others: vec!["LATER".into()] });
+    assert_eq!(parsed.flags, Flags { force: true, others: vec!["LATER".into()], ..Flags::default() });
     assert_eq!(parsed.entries[0].claim, Claim::Stable(range(7, 7)));
     assert_eq!(parse("ListDb"), Ok(Message::ListDb));
     assert_eq!(parse("cleardb"), Ok(Message::ClearDb));
@@ -149,7 +149,11 @@ fn name() -> impl Strategy<Value = ClusterName> {
 }
 
 fn flags() -> impl Strategy<Value = Flags> {
-    (any::<bool>(), vec("[A-E][a-z]{1,4}", 0..3)).prop_map(|(force, others)| Flags { force, others })
+    (any::<bool>(), any::<bool>(), vec("[A-E][a-z]{1,4}", 0..3)).prop_map(|(force, handover, others)| Flags {
+        force,
+        handover,
+        others,
+    })
 }
 
 fn head() -> impl Strategy<Value = (Epoch, Flags)> {
@@ -227,6 +231,11 @@ fn message() -> impl Strategy<Value = Message> {
         (head(), databases).prop_map(|((epoch, flags), databases)| {
             Message::SetConf(SetConf { epoch, flags, databases: databases.into_iter().collect() })
         }),
+        (head(), prop::collection::btree_map(address(), (name(), any::<u64>(), vec(address(), 0..4)), 0..4))
+            .prop_map(|((epoch, flags), shards)| {
+                let shard = |(node, (db, revision, members))| InSync { db, node, revision, members };
+                Message::SetSync(SetSync { epoch, flags, shards: shards.into_iter().map(shard).collect() })
+            }),
         (
             "[!-~]{1,20}",
             1..1000u32,
@@ -266,7 +275,7 @@ proptest! {
 
     #[test]
     fn any_words_are_read_or_refused(
-        words in vec(prop_oneof!["[ -~]{0,12}", "SETDB|SETPEER|SETREPL|SETCONF|LEASE|FENCE|IMPORT", "[0-9]{1,6}(-[0-9]{1,6})?",
+        words in vec(prop_oneof!["[ -~]{0,12}", "SETDB|SETPEER|SETREPL|SETCONF|SETSYNC|LEASE|FENCE|IMPORT", "[0-9]{1,6}(-[0-9]{1,6})?",
             "NOFLAG|FORCE|db|h:1|migrating|importing|pairing=[0-9]|primary|replica-of|\\{\\}"], 0..12),
     ) {
         if let Ok(message) = Message::parse(words.iter().map(String::as_bytes)) {

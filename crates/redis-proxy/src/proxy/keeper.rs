@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use capstan_meta::clock;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{debug, error};
@@ -17,10 +18,10 @@ use capstan_redis_protocol::address::Address;
 use capstan_redis_protocol::nmctl::{Announcement, Entry, Holding, LeaseGrant, Message};
 use capstan_redis_protocol::resp::{Protocol, Writer};
 
-use super::Shared;
 use super::arena::Key;
 use super::mailbox::Letter;
 use super::replies::Sequence;
+use super::{Lent, Shared};
 
 /// Messages queued for the keeper. Coordinators send one at a time; a longer queue does not help.
 pub(super) const QUEUE: usize = 256;
@@ -42,6 +43,8 @@ pub(super) struct Keeper {
     nodes: Nodes,
     state: ProxyState,
     lease: Lease,
+    /// How long the machine had been suspended when the lease was last looked at.
+    suspended: Duration,
     /// `None` for a proxy that keeps its state in memory only.
     file: Option<StateFile>,
     /// The gates of ranges that migrate away.
@@ -64,7 +67,8 @@ impl Keeper {
         let clock = Clock::new(rand::random(), Instant::now());
         let lease = Lease::new(needs_lease || state.is_under_lease(), clock);
         let (gates, releasing) = (BTreeMap::new(), JoinSet::new());
-        let mut keeper = Keeper { shared, nodes, state, lease, file, gates, releasing };
+        let suspended = clock::suspended();
+        let mut keeper = Keeper { shared, nodes, state, lease, suspended, file, gates, releasing };
         let state = keeper.state.clone();
         if state.own().epoch.is_told() {
             let prepared = keeper.prepare(&state)?;
@@ -111,7 +115,17 @@ impl Keeper {
         });
     }
 
+    /// Drops a lease from before the machine was suspended: its clock stood still, and those of coordinators did not.
+    fn wake_up(&mut self) {
+        let suspended = clock::suspended();
+        if !clock::slept(self.suspended, suspended).is_zero() {
+            self.lease = self.lease.after_suspension(rand::random(), Instant::now());
+        }
+        self.suspended = suspended;
+    }
+
     fn obey(&mut self, order: &Order) -> Vec<u8> {
+        self.wake_up();
         let mut reply = Vec::new();
         let mut writer = Writer::new(&mut reply, Protocol::Resp2);
         match &order.message {
@@ -119,6 +133,7 @@ impl Keeper {
             | Message::SetPeer(_)
             | Message::SetRepl(_)
             | Message::SetConf(_)
+            | Message::SetSync(_)
             | Message::ClearDb => match self.accept(&order.message) {
                 Ok(()) => writer.ok(),
                 Err(text) => writer.error(&text),
@@ -152,7 +167,7 @@ impl Keeper {
                     ("SETREPL", state.roles().epoch),
                     ("SETCONF", state.conf().epoch),
                 ];
-                writer.array(epochs.len() * 2 + 4);
+                writer.array(epochs.len() * 2 + 6);
                 for (name, epoch) in epochs {
                     writer.bulk(name);
                     writer.integer(i64::try_from(epoch.0).unwrap_or(i64::MAX));
@@ -161,6 +176,9 @@ impl Keeper {
                 writer.bulk(self.lease.clock().reading(Instant::now()));
                 // That the standing of a coordinator in `LEASE` is understood.
                 writer.bulk("STANDING");
+                writer.integer(1);
+                // That `SETSYNC` is.
+                writer.bulk("SETSYNC");
                 writer.integer(1);
             }
             Message::Info => writer.bulk(self.about(order.received)),
@@ -205,7 +223,7 @@ impl Keeper {
     /// Changes the state: persisted first, then in force.
     fn change(&mut self, next: ProxyState) -> Result<(), String> {
         if let Some(file) = &self.file
-            && let Err(error) = file.save(&next)
+            && let Err(error) = self.persist(file, &next)
         {
             error!(%error, path = %file.path().display(), "cannot persist the proxy state");
             return Err(format!("ERR cannot persist the message: {error}"));
@@ -216,6 +234,13 @@ impl Keeper {
         moved.into_iter().for_each(Prepared::routed);
         debug!(own = %self.state.own().epoch, peers = %self.state.peers().epoch, "routing table changed");
         Ok(())
+    }
+
+    fn persist(&self, file: &StateFile, next: &ProxyState) -> std::io::Result<()> {
+        if !next.in_sync().eq(self.state.in_sync()) {
+            file.save_in_sync(next)?;
+        }
+        file.save(next)
     }
 
     /// The gates of ranges that migrate away in a new state. Their moves begin when the routing table is in
@@ -262,7 +287,8 @@ impl Keeper {
     }
 
     fn publish_lease(&self) {
-        self.shared.set_serving(self.lease.serving(Instant::now()));
+        let serving = self.lease.serving(Instant::now());
+        self.shared.lend(Lent { serving, suspended: self.suspended });
         self.shared.mailboxes.iter().for_each(super::mailbox::Mailbox::wake);
     }
 

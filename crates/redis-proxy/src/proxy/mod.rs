@@ -48,10 +48,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use capstan_control::tasks::{Kind, OnFailure, Stage, Supervisor};
+use capstan_meta::clock;
 use tokio::sync::mpsc;
 
 use crate::conversation::Credentials;
@@ -144,7 +145,7 @@ struct Shared {
     moves: Option<Moves>,
     routing: ArcSwap<Routing>,
     adoption: Adoption,
-    serving: Mutex<Serving>,
+    lent: Mutex<Lent>,
     orders: mpsc::Sender<Order>,
     mailboxes: Vec<Mailbox>,
     stopping: AtomicBool,
@@ -160,13 +161,34 @@ struct Shared {
     run_id: String,
 }
 
+/// For how long data may be served, and how long the machine had been suspended when that was decided.
+#[derive(Clone, Copy, Debug)]
+struct Lent {
+    serving: Serving,
+    suspended: Duration,
+}
+
+impl Lent {
+    const NOTHING: Lent = Lent { serving: Serving::NotNow, suspended: Duration::ZERO };
+
+    /// For how long data may be served as of now.
+    fn serving(self) -> Serving {
+        match self.serving {
+            Serving::Until { .. } => {
+                self.serving.after_suspension(clock::slept(self.suspended, clock::suspended()))
+            }
+            Serving::Always | Serving::NotNow => self.serving,
+        }
+    }
+}
+
 impl Shared {
-    fn serving(&self) -> Serving {
-        *self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lent(&self) -> Lent {
+        *self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_serving(&self, serving: Serving) {
-        *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = serving;
+    fn lend(&self, lent: Lent) {
+        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = lent;
     }
 }
 
@@ -281,7 +303,7 @@ fn shared(
         moves,
         routing: ArcSwap::default(),
         adoption: Adoption::new(polls.len()),
-        serving: Mutex::new(Serving::NotNow),
+        lent: Mutex::new(Lent::NOTHING),
         orders,
         mailboxes: polls.iter().map(mailbox).collect::<io::Result<_>>().map_err(StartError::Worker)?,
         stopping: AtomicBool::new(false),

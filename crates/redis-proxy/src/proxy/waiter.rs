@@ -6,10 +6,10 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::gate::Ticket;
-use capstan_redis_protocol::address::Address;
 use capstan_redis_protocol::slots::Slot;
 
 use super::arena::Key;
+use super::confirm::Asked;
 use super::link::Lane;
 use super::replies::Sequence;
 use super::slot_scan::SlotScan;
@@ -57,8 +57,8 @@ pub(super) enum Waiter {
     Peer(Box<Forwarded>),
     /// A batch of keys, some of which may be in a slot.
     SlotScan(Box<SlotScan>),
-    /// The number of replicas that have what this node has executed.
-    Confirm(Box<Address>),
+    /// A part of the answer to which replicas have what a node has executed.
+    Confirm(Box<Asked>),
     /// The reply to the greeting; an error closes the connection.
     Greeting,
     /// The node's client id of this connection.

@@ -68,26 +68,53 @@ impl StateFile {
 
     /// The state saved last; a new state if there is none. Blocks on the disk.
     pub fn load(&self) -> Result<ProxyState, DamagedState> {
-        let damaged = |why: String| DamagedState { path: self.path.clone(), why };
-        let len = match std::fs::metadata(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ProxyState::default()),
+        let damaged = |path: PathBuf| move |why: String| DamagedState { path, why };
+        let state = match self.read(&self.path)? {
+            None => ProxyState::default(),
+            Some(text) => decode(&text).map_err(damaged(self.path.clone()))?,
+        };
+        match self.read(&self.in_sync_path())? {
+            None => Ok(state),
+            Some(text) => with_in_sync(state, &text).map_err(damaged(self.in_sync_path())),
+        }
+    }
+
+    /// Saves a state durably. Blocks on the disk.
+    pub fn save(&self, state: &ProxyState) -> io::Result<()> {
+        self.replace(&self.path, &encode(state)?)
+    }
+
+    /// Saves which replicas must have a write, in a file of its own: earlier versions do not read it, and can be
+    /// returned to.
+    pub fn save_in_sync(&self, state: &ProxyState) -> io::Result<()> {
+        let told: Vec<_> = state.in_sync().map(|told| Message::SetSync(told).words().split_off(1)).collect();
+        self.replace(&self.in_sync_path(), &sealed(&serde_json::to_string(&told)?))
+    }
+
+    fn in_sync_path(&self) -> PathBuf {
+        self.path.with_extension("in-sync")
+    }
+
+    /// The text of a file; `None` if there is none.
+    fn read(&self, path: &Path) -> Result<Option<String>, DamagedState> {
+        let damaged = |why: String| DamagedState { path: path.to_owned(), why };
+        let len = match std::fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(damaged(error.to_string())),
             Ok(metadata) => metadata.len(),
         };
         if len > MAX_BYTES {
             return Err(damaged(format!("it has {len} bytes")));
         }
-        let text = std::fs::read_to_string(&self.path).map_err(|error| damaged(error.to_string()))?;
-        decode(&text).map_err(damaged)
+        std::fs::read_to_string(path).map(Some).map_err(|error| damaged(error.to_string()))
     }
 
-    /// Saves a state durably. Blocks on the disk.
-    pub fn save(&self, state: &ProxyState) -> io::Result<()> {
-        let temporary = self.path.with_extension("new");
+    fn replace(&self, path: &Path, text: &str) -> io::Result<()> {
+        let temporary = path.with_extension("new");
         let mut file = File::create(&temporary)?;
-        file.write_all(encode(state)?.as_bytes())?;
+        file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        std::fs::rename(&temporary, &self.path)?;
+        std::fs::rename(&temporary, path)?;
         let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(dir)?.sync_all()
     }
@@ -109,20 +136,30 @@ fn encode(state: &ProxyState) -> io::Result<String> {
         leased: state.is_under_lease(),
         floor: state.floor().0,
     };
-    let body = serde_json::to_string(&body)?;
-    Ok(format!("{MAGIC} {}\n{body}\n", checksum(&body)))
+    Ok(sealed(&serde_json::to_string(&body)?))
 }
 
-fn decode(text: &str) -> Result<ProxyState, String> {
+/// A body with its header.
+fn sealed(body: &str) -> String {
+    format!("{MAGIC} {}\n{body}\n", checksum(body))
+}
+
+/// The body of a complete file.
+fn unsealed(text: &str) -> Result<&str, String> {
     let (head, body) = text.split_once('\n').ok_or("it is truncated")?;
     let sum = head.strip_prefix(MAGIC).ok_or("unknown format or version")?.trim();
     let body = body.strip_suffix('\n').ok_or("it is truncated")?;
-    if sum != checksum(body) {
-        return Err("its checksum is wrong".to_owned());
-    }
-    let body: Body = serde_json::from_str(body).map_err(|error| error.to_string())?;
-    let mut state = ProxyState::default();
-    for words in &body.told {
+    if sum == checksum(body) { Ok(body) } else { Err("its checksum is wrong".to_owned()) }
+}
+
+fn with_in_sync(state: ProxyState, text: &str) -> Result<ProxyState, String> {
+    let told: Vec<Vec<String>> = serde_json::from_str(unsealed(text)?).map_err(|error| error.to_string())?;
+    replayed(state, &told)
+}
+
+/// The state after these messages.
+fn replayed(mut state: ProxyState, told: &[Vec<String>]) -> Result<ProxyState, String> {
+    for words in told {
         let message =
             Message::parse(words.iter().map(String::as_bytes)).map_err(|wrong| wrong.to_string())?;
         match state.accept(&message).map_err(|refusal| refusal.to_string())? {
@@ -130,6 +167,12 @@ fn decode(text: &str) -> Result<ProxyState, String> {
             Verdict::Unchanged => return Err(format!("duplicate {}", message.name())),
         }
     }
+    Ok(state)
+}
+
+fn decode(text: &str) -> Result<ProxyState, String> {
+    let body: Body = serde_json::from_str(unsealed(text)?).map_err(|error| error.to_string())?;
+    let mut state = replayed(ProxyState::default(), &body.told)?;
     state = state
         .with_released(released(&state, &body.released)?)
         .fenced(capstan_control::epoch::Epoch(body.floor));
@@ -154,6 +197,7 @@ fn epoch_of(message: &Message) -> Option<capstan_control::epoch::Epoch> {
         }
         Message::SetRepl(message) => Some(message.epoch),
         Message::SetConf(message) => Some(message.epoch),
+        Message::SetSync(message) => Some(message.epoch),
         Message::Import(_)
         | Message::Fence(_)
         | Message::Lease(_)

@@ -108,6 +108,15 @@ impl Serving {
         if rank(other) > rank(self) { other } else { self }
     }
 
+    /// What is left of it after the machine was suspended for this long: the clock that it is counted by stood still.
+    #[must_use]
+    pub fn after_suspension(self, slept: Duration) -> Serving {
+        match self {
+            Serving::Until { .. } if !slept.is_zero() => Serving::NotNow,
+            Serving::Always | Serving::Until { .. } | Serving::NotNow => self,
+        }
+    }
+
     /// Whether it can expire.
     #[must_use]
     #[inline]
@@ -168,6 +177,13 @@ impl Lease {
         }
         let detached = *standing == Standing::Detached;
         self.grants.insert(grant.coordinator.clone(), Grant { needed: grant.needed, until, epoch, detached });
+    }
+
+    /// The lease after the machine was suspended: nothing granted before counts, nor does a grant that is based on a
+    /// reading from before.
+    #[must_use]
+    pub fn after_suspension(&self, life: u64, now: Instant) -> Lease {
+        Lease { clock: Clock::new(life, now), grants: BTreeMap::new(), ..self.clone() }
     }
 
     /// For how long data may be served.
@@ -340,6 +356,26 @@ mod tests {
         assert_eq!(granted("b", after(170), Standing::Detached), Serving::NotNow, "a is silent");
         assert_eq!(granted("c", after(170), Standing::Detached), Serving::NotNow, "c is not registered");
         assert_eq!(granted("a", after(180), Standing::Detached), serves_until(270));
+    }
+
+    #[test]
+    fn a_suspended_machine_wakes_without_a_lease() {
+        let now = Instant::now();
+        let after = |ms| now + Duration::from_millis(ms);
+        let mut lease = lease(true, now);
+        let reading = lease.clock().reading(now);
+        let grant = LeaseGrant { basis: Some(basis(3, reading, Standing::Unstated)), ..grant("a", 1, 1000) };
+        lease.grant(&grant, after(10));
+        let serving = lease.serving(after(20));
+        assert!(serving.is_current(after(20)));
+        assert_eq!(serving.after_suspension(Duration::ZERO), serving);
+        assert_eq!(serving.after_suspension(Duration::from_secs(9)), Serving::NotNow);
+        assert_eq!(Serving::Always.after_suspension(Duration::from_secs(9)), Serving::Always);
+        // Its clock stood still: by that clock the grant would be valid.
+        let mut lease = lease.after_suspension(8, after(20));
+        assert_eq!(lease.serving(after(20)), Serving::NotNow);
+        lease.grant(&grant, after(30));
+        assert_eq!(lease.serving(after(30)), Serving::NotNow, "it was on its way meanwhile");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Is a message accepted? By its epoch, and independent of when it arrives.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use capstan_control::epoch::{Acceptance, Epoch};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use super::tenure::Tenure;
 use capstan_redis_protocol::ClusterName;
 use capstan_redis_protocol::address::Address;
 use capstan_redis_protocol::nmctl::{
-    Announcement, Claim, Entry, Flags, Import, Message, OldEpoch, SetConf, SetRepl,
+    Announcement, Claim, Entry, Flags, Import, InSync, Message, OldEpoch, SetConf, SetRepl, SetSync,
 };
 use capstan_redis_protocol::slots::SlotRange;
 
@@ -21,10 +21,14 @@ pub struct ProxyState {
     peers: Announcement,
     roles: SetRepl,
     conf: SetConf,
+    /// By primary, with the epoch of the message.
+    in_sync: BTreeMap<Address, (Epoch, InSync)>,
     released: BTreeSet<Move>,
     /// No `SETDB` below this epoch is accepted.
     floor: Epoch,
     tenure: Tenure,
+    /// Nodes that lost their slots by the last `SETDB` in a planned handover. Not persisted.
+    handed_over: BTreeSet<Address>,
     leased: bool,
 }
 
@@ -143,6 +147,7 @@ impl ProxyState {
             Message::SetPeer(new) => self.accept_peers(new),
             Message::SetRepl(new) => self.accept_roles(new),
             Message::SetConf(new) => self.accept_conf(new),
+            Message::SetSync(new) => self.accept_in_sync(new),
             Message::Fence(epoch) => self.fence(*epoch),
             Message::ClearDb => Ok(accept(ProxyState { leased: self.leased, ..ProxyState::default() })),
             Message::Releasing(_)
@@ -168,7 +173,9 @@ impl ProxyState {
         // A forced lower epoch must also accept the messages that follow it.
         let floor = if new.flags.force { Epoch::NEVER_TOLD } else { self.floor };
         let tenure = self.tenure.after(&new);
-        Ok(accept(ProxyState { own: unflagged(new), released, floor, tenure, ..self.clone() }))
+        let handed_over = if new.flags.handover { lost_nodes(&self.own, &new) } else { BTreeSet::new() };
+        let own = unflagged(new);
+        Ok(accept(ProxyState { own, released, floor, tenure, handed_over, ..self.clone() }))
     }
 
     /// From here on the proxy has what it has now, or what is pushed at this epoch or later: after the reply,
@@ -194,6 +201,12 @@ impl ProxyState {
     #[must_use]
     pub fn floor(&self) -> Epoch {
         self.floor
+    }
+
+    /// Nodes that lost their slots by the last `SETDB`, and whose successors get everything they have executed.
+    #[must_use]
+    pub fn handed_over(&self) -> &BTreeSet<Address> {
+        &self.handed_over
     }
 
     /// Since when it holds its slots.
@@ -228,6 +241,35 @@ impl ProxyState {
         }
         let conf = SetConf { epoch: new.epoch, flags: Flags::default(), databases };
         Ok(accept(ProxyState { conf, ..self.clone() }))
+    }
+
+    /// Entries of a lower epoch are refused, because the sender would take them for accepted; those of a lower revision
+    /// were overtaken by another coordinator's, which counts for both.
+    fn accept_in_sync(&self, new: &SetSync) -> Result<Verdict, Refusal> {
+        let mut in_sync = self.in_sync.clone();
+        for shard in &new.shards {
+            let known = in_sync.get(&shard.node).map(|(epoch, known)| (*epoch, known.revision));
+            if let Some((known, _)) = known.filter(|(known, _)| *known > new.epoch && !new.flags.force) {
+                return Err(Refusal::OldEpoch { known });
+            }
+            if new.flags.force || known.is_none_or(|known| known < (new.epoch, shard.revision)) {
+                in_sync.insert(shard.node.clone(), (new.epoch, shard.clone()));
+            }
+        }
+        if in_sync == self.in_sync {
+            return Ok(Verdict::Unchanged);
+        }
+        Ok(accept(ProxyState { in_sync, ..self.clone() }))
+    }
+
+    /// The replicas that must have a write, as messages: one for each primary.
+    pub fn in_sync(&self) -> impl Iterator<Item = SetSync> {
+        let message = |(epoch, shard): &(Epoch, InSync)| SetSync {
+            epoch: *epoch,
+            flags: Flags::default(),
+            shards: vec![shard.clone()],
+        };
+        self.in_sync.values().map(message)
     }
 
     /// The moves that a `RELEASING` refers to; all of them are in progress here.
@@ -367,6 +409,14 @@ fn in_order(new: &Announcement) -> Announcement {
 
 fn unflagged(new: Announcement) -> Announcement {
     Announcement { flags: Flags::default(), ..new }
+}
+
+/// Nodes that serve slots in one announcement and none in the next.
+fn lost_nodes(before: &Announcement, after: &Announcement) -> BTreeSet<Address> {
+    let serving = |own: &Announcement| -> BTreeSet<Address> {
+        own.entries.iter().filter(|entry| entry.claim.owns()).map(|entry| entry.address.clone()).collect()
+    };
+    &serving(before) - &serving(after)
 }
 
 fn moves(own: &Announcement) -> impl Iterator<Item = Move> {

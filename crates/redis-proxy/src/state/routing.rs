@@ -1,6 +1,6 @@
 //! Where does a slot's command go? An immutable table, derived from the state and swapped atomically.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use capstan_control::epoch::Epoch;
@@ -21,6 +21,8 @@ const UNOWNED: u16 = 0;
 #[derive(Debug, Default)]
 pub struct Routing {
     databases: Vec<Arc<Database>>,
+    handed_over: BTreeSet<Address>,
+    in_sync: HashMap<Address, Vec<Address>>,
 }
 
 /// Where a slot is served.
@@ -65,7 +67,28 @@ impl Routing {
     /// The table for a state. `me` is the announced address of this proxy; `gate` finds the gate of a move.
     pub fn of(state: &ProxyState, me: &Address, gate: impl Fn(&Move) -> Option<Arc<Gate>>) -> Routing {
         let database = |name: ClusterName| Arc::new(Database::of(name, state, me, &gate));
-        Routing { databases: state.databases().into_iter().map(database).collect() }
+        Routing {
+            databases: state.databases().into_iter().map(database).collect(),
+            handed_over: state.handed_over().clone(),
+            in_sync: state
+                .in_sync()
+                .flat_map(|message| message.shards)
+                .map(|shard| (shard.node, shard.members))
+                .collect(),
+        }
+    }
+
+    /// The replicas of a node that must have a write before it is acknowledged with `acks: replica`, besides that at
+    /// least one must. Empty if no other node may be promoted in its place.
+    #[must_use]
+    pub fn members(&self, node: &Address) -> &[Address] {
+        self.in_sync.get(node).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a node that has no slots in this table lost them in a planned handover.
+    #[must_use]
+    pub fn was_handed_over(&self, node: &Address) -> bool {
+        self.handed_over.contains(node)
     }
 
     /// All databases, by name.

@@ -372,3 +372,50 @@ fn a_damaged_file_is_never_half_believed() {
     let text = file.load().unwrap_err().to_string();
     assert!(text.contains("Move the file away"), "{text}");
 }
+
+#[test]
+fn the_replicas_to_wait_for_are_ordered_by_epoch_and_revision_and_survive_a_restart() {
+    let first = "SETSYNC 5 NOFLAG db h:1 7 r:1,r:2 db h:2 9 none";
+    let state = state_after(&[first]);
+    let members = |state: &ProxyState| -> Vec<String> {
+        let routing = Routing::of(state, &address("me:1"), |_| None);
+        routing.members(&address("h:1")).iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(members(&state), ["r:1", "r:2"]);
+    let after = |line: &str| match state.accept(&message(line)) {
+        Ok(Verdict::Accept(next)) => *next,
+        Ok(Verdict::Unchanged) | Err(_) => state.clone(),
+    };
+    let cases = [
+        (first, Fate::Known, 2),
+        ("SETSYNC 5 NOFLAG db h:1 6 r:3", Fate::Known, 2),
+        ("SETSYNC 5 NOFLAG db h:1 8 r:3", Fate::Obeyed, 1),
+        ("SETSYNC 6 NOFLAG db h:1 1 none", Fate::Obeyed, 0),
+        ("SETSYNC 5 FORCE db h:1 1 r:4", Fate::Obeyed, 1),
+        ("SETSYNC 5 NOFLAG db h:3 1 r:4", Fate::Obeyed, 2),
+        ("SETSYNC 4 NOFLAG db h:1 8 none", Fate::Old, 2),
+    ];
+    for (line, expected, count) in cases {
+        assert_eq!(fate(&state, line), expected, "{line}");
+        assert_eq!(members(&after(line)).len(), count, "{line}");
+    }
+    let dir = capstan_testkit::TempDir::new("proxy-state").unwrap();
+    let file = StateFile::at(dir.join("state"));
+    file.save_in_sync(&state).unwrap();
+    file.save(&state).unwrap();
+    assert_eq!(file.load().unwrap(), state);
+}
+
+#[test]
+fn a_node_hands_over_only_by_the_message_that_takes_its_slots() {
+    let own = "SETDB 1 NOFLAG db h:1 0-9 db h:2 10-19";
+    let handed = |lines: &[&str]| -> Vec<String> {
+        let state = state_after(lines);
+        state.handed_over().iter().map(ToString::to_string).collect()
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(handed(&[own, "SETDB 2 HANDOVER db h:2 10-19"]), ["h:1"]);
+    assert_eq!(handed(&[own, "SETDB 2 NOFLAG db h:2 10-19"]), none);
+    assert_eq!(handed(&[own, "SETDB 2 NOFLAG db h:2 10-19", "SETDB 3 HANDOVER"]), ["h:2"]);
+    assert_eq!(handed(&[own, "SETDB 2 HANDOVER db h:2 10-19", "SETDB 3 HANDOVER db h:2 10-19"]), none);
+}

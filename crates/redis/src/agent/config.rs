@@ -39,6 +39,8 @@ pub(super) fn text(wanted: &Wanted, dir: &Path, lock: &str, version: Version) ->
     line("daemonize", "no");
     line("databases", "1");
     line("maxclients", &MAX_CLIENTS.to_string());
+    // Its primary lists it under this address, wherever the connection comes from.
+    line("replica-announce-ip", &quoted(wanted.node.host()));
     line("repl-backlog-size", BACKLOG);
     line("repl-diskless-sync", "yes");
     line("repl-diskless-sync-delay", "0");

@@ -108,6 +108,7 @@ impl Node {
 
     /// One turn: takes the next steps to the desired state, and observes the node.
     pub(super) async fn turn(&mut self, asked: &Asked<'_>) -> NodeReport {
+        let looked_at = Some(std::time::Instant::now());
         let mut seen = Seen::default();
         let outcome = self.converge(asked, &mut seen).await;
         let wanted = asked.wanted;
@@ -138,6 +139,7 @@ impl Node {
             starts: self.starts,
             data: self.record.data,
             progress,
+            looked_at,
         }
     }
 

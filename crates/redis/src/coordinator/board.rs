@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use capstan_control::epoch::Epoch;
 use capstan_meta::{LeaseId, latest};
@@ -41,6 +42,8 @@ pub struct NodeFact {
     pub owner: Option<String>,
     /// Why it is not ready.
     pub why: Option<String>,
+    /// How old this was when it was reported, at most.
+    pub age: Duration,
 }
 
 impl NodeFact {
@@ -61,6 +64,9 @@ impl NodeFact {
                 Some(("offset", number)) => fact.offset = number.parse().unwrap_or(0),
                 Some(("keys", number)) => fact.keys = number.parse().unwrap_or(0),
                 Some(("used_memory", number)) => fact.used_memory = number.parse().unwrap_or(0),
+                Some(("age_ms", number)) => {
+                    fact.age = Duration::from_millis(number.parse().unwrap_or(u64::MAX))
+                }
                 Some(("owner", owner)) => fact.owner = Some(owner.to_owned()),
                 Some(_) | None => {}
             }
@@ -152,15 +158,49 @@ pub struct ProxyFact {
     pub stuck_since: BTreeMap<Address, Instant>,
     /// Since when a node is unhealthy, or not linked to its primary.
     pub unlinked_since: BTreeMap<Address, Instant>,
+    /// When a node was last seen to serve as a primary. It stays when the proxy is not reachable any more.
+    pub led_at: BTreeMap<Address, Instant>,
+    /// Since when the proxy had been unreachable before its last reports: for so long its nodes may have been unlinked.
+    pub away_since: Option<Instant>,
     /// Recent offsets of nodes, oldest first.
     pub offsets: BTreeMap<Address, VecDeque<(Instant, u64)>>,
+    /// The replicas that must have a write, by primary, as the proxy has them.
+    pub in_sync: InSyncAt,
     /// The registration under which the proxy acknowledged a grant, sent after all coordinators counted this one.
     pub acknowledged: Option<LeaseId>,
     /// The last refusal or connection error, as text.
     pub trouble: Option<String>,
 }
 
+/// What a proxy has confirmed of the replicas that must have a write.
+#[derive(Clone, Debug, Default)]
+pub enum InSyncAt {
+    /// Nothing yet.
+    #[default]
+    Unconfirmed,
+    /// It is of an earlier version, and takes the word of any replica.
+    Ignored,
+    /// The revisions of the shards' records, by primary, and when they were confirmed.
+    Confirmed(BTreeMap<Address, (u64, Instant)>),
+}
+
 impl ProxyFact {
+    /// Whether a node was unlinked for a moment while its primary, behind `primary`'s proxy, served: it lacks writes.
+    /// The same makes it leave the in-sync set, where the store can be written to.
+    #[must_use]
+    pub fn missed_writes(&self, node: &Address, of: &Address, primary: &ProxyFact, moment: Duration) -> bool {
+        let unlinked_since = self.unlinked_since.get(node);
+        let served_at = primary.led_at.get(of);
+        unlinked_since.zip(served_at).is_some_and(|(since, served_at)| *served_at >= *since + moment)
+    }
+
+    /// The first offset of a node that was observed at that time or later.
+    #[must_use]
+    pub fn offset_since(&self, node: &Address, at: Instant) -> Option<u64> {
+        let known = self.offsets.get(node)?;
+        known.iter().find(|(seen, _)| *seen >= at).map(|(_, offset)| *offset)
+    }
+
     /// The offset of a node at that time, if it was observed.
     #[must_use]
     pub fn offset_at(&self, node: &Address, at: Instant) -> Option<u64> {
@@ -173,6 +213,7 @@ impl ProxyFact {
         if reached && !self.reached {
             self.nodes.clear();
             self.nodes_at = None;
+            self.away_since = self.away_since.or(self.missed_since);
         }
         self.reached = reached;
     }
@@ -182,7 +223,12 @@ impl ProxyFact {
     fn observe(&mut self, nodes: &BTreeMap<Address, NodeFact>, now: Instant) {
         let well = |fact: &NodeFact| matches!(fact.health, Health::Ready | Health::Syncing);
         since(&mut self.ill_since, nodes, now, |fact| !well(fact));
-        since(&mut self.unlinked_since, nodes, now, |fact| !fact.is_linked());
+        let away_since = self.away_since.take().unwrap_or(now);
+        since(&mut self.unlinked_since, nodes, away_since, |fact| !fact.is_linked());
+        let leads = |fact: &NodeFact| fact.is_ready() && fact.replica_of.is_none();
+        let leading = nodes.iter().filter(|(_, fact)| leads(fact));
+        self.led_at
+            .extend(leading.filter_map(|(node, fact)| Some((node.clone(), now.checked_sub(fact.age)?))));
         let moved = |node: &Address, fact: &NodeFact| {
             let before = self.nodes.get(node);
             let works = matches!(fact.health, Health::Loading | Health::Syncing);
@@ -199,7 +245,8 @@ impl ProxyFact {
             if known.back().is_some_and(|(_, last)| *last > fact.offset) {
                 known.clear();
             }
-            known.push_back((now, fact.offset));
+            // One that is older than the clock reaches says nothing.
+            known.extend(now.checked_sub(fact.age).map(|at| (at, fact.offset)));
             if known.len() > OFFSETS {
                 known.pop_front();
             }
@@ -322,6 +369,7 @@ mod tests {
             starts: 1,
             data: Data::Current,
             progress: 0,
+            looked_at: None,
         };
         let node: Address = "127.0.0.1:7001".parse().unwrap();
         let read = |report: &NodeReport| NodeFact::parse(&format!("node:{node} {report}")).unwrap();
@@ -338,6 +386,7 @@ mod tests {
             progress: 0,
             owner: Some("demo/2".to_owned()),
             why: None,
+            age: Duration::ZERO,
         };
         assert_eq!(read(&ready), (node.clone(), expected.clone()));
         let why = "it said \"health=ready offset=9\"\r\n\\ and ended";

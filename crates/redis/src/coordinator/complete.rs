@@ -8,7 +8,7 @@ use capstan_control::reconcile::{Controller, NoMessage, Plan, Situation, Step, T
 use super::board::Board;
 use super::heal::{Sight, dead_nodes, dead_proxies};
 use super::timing::Timing;
-use super::{drains, in_sync, quarantine};
+use super::{drains, in_sync_changes, quarantine};
 use crate::broker::Tree;
 use crate::plan;
 
@@ -35,7 +35,7 @@ impl Controller for Completer {
         let (draining, answers) = drains::answers(&situation.snapshot, &tree, &facts, now);
         let (timing, at) = (&self.timing, situation.now);
         let sight = Sight { tree: &tree, facts: &facts, timing, at, now };
-        let urgent = dead_proxies(sight).and(in_sync::changes(&tree, &facts, timing, at));
+        let urgent = dead_proxies(sight).and(in_sync_changes(sight));
         let others = dead_nodes(sight)
             .and(plan::recorded(&tree, now))
             .and(draining)

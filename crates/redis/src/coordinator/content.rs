@@ -6,10 +6,14 @@ use std::collections::BTreeMap;
 use capstan_control::epoch::Epoch;
 
 use crate::address::Address;
-use crate::broker::{ClusterTree, Tree, is_bad};
+use crate::broker::{ClusterTree, Seen, Tree, is_bad};
 use crate::keys::{ClusterName, ConfigKey};
-use crate::nmctl::{Announcement, Claim, Entry, Flags, Message, NodeRole, SetConf, SetRepl, Settings};
+use crate::nmctl::{
+    Announcement, Claim, Entry, Flags, InSync, Message, NodeRole, SetConf, SetRepl, SetSync, Settings,
+};
+use crate::shard::ShardRecord;
 use crate::slots::{SlotRange, overlap};
+use crate::spec::Acks;
 use crate::status::{NodeRecord, SlotEntry, Tag};
 
 /// How a database is served. An unreadable configuration closes the database: otherwise it would be open to
@@ -25,6 +29,36 @@ fn settings(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Settings 
             read.unwrap_or_else(|_| Settings::closed())
         }
     }
+}
+
+/// Whether writes of a cluster are acknowledged only when the replicas in sync have them.
+pub(super) fn awaits_replicas(cluster: &ClusterTree) -> bool {
+    cluster.config.as_ref().is_some_and(|config| config.record.serving.acks == Acks::Replica)
+}
+
+/// The replicas that must have a write, for the primaries behind a proxy; `None` if there are no such primaries.
+/// Independent of the epoch of the rest: a set changes without one.
+#[must_use]
+pub fn awaited_replicas(tree: &Tree, proxy: &Address) -> Option<SetSync> {
+    let epoch = tree.host(proxy)?.epoch.as_ref()?.record;
+    let strict = tree.active().filter(|(_, cluster)| awaits_replicas(cluster));
+    let shards = strict.flat_map(|(name, cluster)| {
+        let here = cluster.primaries().filter(|seen| seen.record.proxy_address == *proxy);
+        here.filter_map(move |seen| {
+            let node = &seen.record.address;
+            let shard = cluster.shards.get(node)?;
+            let members = shard.record.awaited(node).cloned().collect();
+            let revision = revision(shard);
+            Some(InSync { db: name.clone(), node: node.clone(), revision, members })
+        })
+    });
+    let shards: Vec<InSync> = shards.collect();
+    (!shards.is_empty()).then(|| SetSync { epoch, flags: Flags::default(), shards })
+}
+
+/// The revision of a shard's record.
+pub(super) fn revision(shard: &Seen<ShardRecord>) -> u64 {
+    u64::try_from(shard.mod_revision.0).unwrap_or(0)
 }
 
 /// Everything that is pushed to a proxy.

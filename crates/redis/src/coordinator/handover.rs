@@ -19,6 +19,7 @@ use crate::address::Address;
 use crate::broker::Tree;
 use crate::keys::ClusterName;
 use crate::nmctl::{Claim, Entry};
+use crate::shard::Succession;
 use crate::slots::{SlotRange, overlap};
 
 /// A proxy that would gain slots.
@@ -106,6 +107,26 @@ pub(super) fn owner_unconfirmed(
         let fact = facts.get(owner).filter(|fact| fact.reached && !dead.contains(owner))?;
         let confirmed = fact.held.as_deref().is_some_and(|held| covers(&owned(held), db, claim.range()));
         (!confirmed).then(|| unconfirmed(db, claim.range(), owner))
+    })
+}
+
+/// Whether every node that loses its slots by this content hands over to a successor that waits for everything it
+/// has executed: then its last replies are valid. A node that was found dead and replaced may still reply.
+pub(super) fn is_planned(tree: &Tree, held: Option<&Held>, content: &Content) -> bool {
+    let before = held.into_iter().flat_map(|held| &held.holding.own.entries);
+    let keeps = |node: &Address| content.own.iter().any(|entry| entry.claim.owns() && entry.address == *node);
+    let mut lost = before.filter(|entry| entry.claim.owns() && !keeps(&entry.address));
+    lost.all(|Entry { db, address: node, .. }| {
+        let Some(cluster) = tree.cluster(db) else { return false };
+        match cluster.nodes.get(node).map(|seen| seen.record.replica_of.as_ref()) {
+            // Its slots were moved: no command is in flight any more.
+            Some(None) => true,
+            Some(Some(successor)) => {
+                let shard = cluster.shards.get(successor);
+                shard.is_some_and(|seen| seen.record.succession == Succession::Agreed)
+            }
+            None => false,
+        }
     })
 }
 

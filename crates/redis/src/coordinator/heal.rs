@@ -75,7 +75,8 @@ pub fn dead_proxies(sight: Sight<'_>) -> Steps {
 }
 
 /// Steps because of nodes that their own proxy reports as unhealthy.
-pub(super) fn dead_nodes(sight: Sight<'_>) -> Steps {
+#[must_use]
+pub fn dead_nodes(sight: Sight<'_>) -> Steps {
     let mut steps = Steps::default();
     let gone = gone(sight.tree);
     for (proxy, fact) in sight.facts.iter().filter(|(proxy, fact)| fact.reached && !gone.contains(proxy)) {

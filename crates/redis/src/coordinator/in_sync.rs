@@ -3,6 +3,10 @@
 //!
 //! The set changes only while the primary is healthy, and only by facts reported after the primary was seen
 //! to be healthy: a replica that lost its link because the primary died stays a member.
+//!
+//! With `acks: replica` a replica enters in two steps (ADR redis-0005). First it is joining: writes wait for it from
+//! when the primary's proxy has confirmed that. It becomes a member when it also has what the primary had then: now it
+//! has every acknowledged write.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,8 +14,9 @@ use std::time::Duration;
 use capstan_meta::record::Key;
 use tokio::time::Instant;
 
-use super::board::{NodeFact, ProxyFact};
-use super::heal::{Facts, SEEN_WITHIN};
+use super::board::{InSyncAt, NodeFact, ProxyFact};
+use super::content::{awaits_replicas, revision};
+use super::heal::{Facts, SEEN_WITHIN, Sight};
 use super::timing::Timing;
 use super::verdict::dead_addresses;
 use crate::address::Address;
@@ -34,6 +39,11 @@ const LOOKS: u32 = 4;
 const SHARDS_PER_TXN: usize = 32;
 
 /// The next changes of in-sync sets.
+#[must_use]
+pub fn in_sync_changes(sight: Sight<'_>) -> Steps {
+    changes(sight.tree, sight.facts, sight.timing, sight.at)
+}
+
 pub(super) fn changes(tree: &Tree, facts: &Facts, timing: &Timing, at: Instant) -> Steps {
     let dead = dead_addresses(tree, timing.quorum());
     let mut steps = Steps::default();
@@ -84,11 +94,20 @@ impl Look<'_> {
         next.in_sync.insert(primary.address.clone());
         let replicas: Vec<&NodeRecord> =
             self.cluster.replicas_of(&primary.address).map(|seen| &seen.record).collect();
-        next.in_sync.retain(|node| *node == primary.address || replicas.iter().any(|it| it.address == *node));
+        let follows = |node: &Address| replicas.iter().any(|it| it.address == *node);
+        next.in_sync.retain(|node| *node == primary.address || follows(node));
+        next.joining.retain(follows);
         for replica in replicas {
             match self.judge(primary, fact, own, replica) {
-                Standing::CaughtUp => drop(next.in_sync.insert(replica.address.clone())),
-                Standing::Behind => drop(next.in_sync.remove(&replica.address)),
+                Standing::CaughtUp if self.may_enter(fact, shard, primary, replica) => {
+                    next.joining.remove(&replica.address);
+                    next.in_sync.insert(replica.address.clone());
+                }
+                Standing::CaughtUp => drop(next.joining.insert(replica.address.clone())),
+                Standing::Behind => {
+                    next.joining.remove(&replica.address);
+                    next.in_sync.remove(&replica.address);
+                }
                 Standing::Unknown => {}
             }
         }
@@ -102,6 +121,31 @@ impl Look<'_> {
         let mut draft = Draft::new(what);
         draft.guard(key.unchanged(shard)).then(key.put(&next));
         Some(draft)
+    }
+
+    /// Whether a replica that has caught up may be promoted from now on: it has every write that was acknowledged
+    /// without it, and none will be any more.
+    fn may_enter(
+        &self,
+        fact: &ProxyFact,
+        shard: &Seen<ShardRecord>,
+        primary: &NodeRecord,
+        replica: &NodeRecord,
+    ) -> bool {
+        if !awaits_replicas(self.cluster) || shard.record.may_promote(&replica.address) {
+            return true;
+        }
+        let confirmed = match &fact.in_sync {
+            InSyncAt::Unconfirmed => return false,
+            InSyncAt::Ignored => return true,
+            InSyncAt::Confirmed(shards) => shards.get(&primary.address),
+        };
+        let Some((known, since)) = confirmed else { return false };
+        let awaited = shard.record.joining.contains(&replica.address) && *known >= revision(shard);
+        let must_have = fact.offset_since(&primary.address, *since + SEEN_WITHIN);
+        let seen = self.facts.get(&replica.proxy_address).and_then(|there| there.nodes.get(&replica.address));
+        let has = seen.zip(must_have).is_some_and(|(seen, must_have)| seen.offset >= must_have);
+        awaited && has
     }
 
     /// The fact of a primary that serves and has reported recently.
@@ -137,8 +181,10 @@ impl Look<'_> {
             let since = there.unlinked_since.get(&replica.address).copied();
             return if since.is_some_and(before_now) { Standing::Behind } else { Standing::Unknown };
         }
-        let had =
-            |ago: Duration| reported_at.checked_sub(ago).and_then(|at| fact.offset_at(&primary.address, at));
+        let had = |ago: Duration| {
+            let at = reported_at.checked_sub(seen.age + ago)?;
+            fact.offset_at(&primary.address, at)
+        };
         if had(LAGS_AFTER).is_some_and(|had| seen.offset + IN_SYNC_BYTES < had) {
             return Standing::Behind;
         }

@@ -35,11 +35,12 @@ use tokio::sync::watch as channel;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-pub use board::{Board, Held, NodeFact, ProxyFact};
+pub use board::{Board, Held, InSyncAt, NodeFact, ProxyFact};
 pub use complete::Completer;
-pub use content::{Content, Order};
+pub use content::{Content, Order, awaited_replicas};
 pub use drains::SERVICE;
-pub use heal::{Facts, Sight, dead_proxies};
+pub use heal::{Facts, Sight, dead_nodes, dead_proxies};
+pub use in_sync::in_sync_changes;
 pub use proxies::{Proxies, Reply, Unreached, Wire};
 pub use timing::Timing;
 

@@ -27,15 +27,15 @@ use capstan_meta::view::{Snapshot, View};
 use capstan_meta::{LeaseId, Txn, clock, latest};
 use tokio::time::{Instant, sleep_until};
 
-use super::board::{Board, Held, NodeFact};
-use super::content::Content;
-use super::handover::{Gain, owner_unconfirmed, owns_all};
+use super::board::{Board, Held, InSyncAt, NodeFact};
+use super::content::{Content, awaited_replicas};
+use super::handover::{Gain, is_planned, owner_unconfirmed, owns_all};
 use super::proxies::{Proxies, Reply};
 use super::timing::Timing;
 use crate::address::Address;
 use crate::broker::{self, Seen, Tree};
 use crate::keys::{AcknowledgedKey, CoordinatorKey, FailureKey, GranterKey, ReportId};
-use crate::nmctl::{Basis, Holding, LeaseGrant, Message, OldEpoch, Standing};
+use crate::nmctl::{Basis, Holding, LeaseGrant, Message, OldEpoch, SetSync, Standing};
 
 /// The tree of a snapshot.
 pub(super) struct Newest {
@@ -135,6 +135,8 @@ pub(super) struct Watcher<P> {
     confirmed: Option<Arc<Content>>,
     /// The content that it has confirmed except for the other proxies' slots, which are pushed later.
     confirmed_own: Option<Content>,
+    /// The replicas that must have a write, as it has confirmed them.
+    in_sync: Option<SetSync>,
     /// What it held at its last report.
     held: Option<Arc<Held>>,
     /// Until when the proxy may serve because of grants from here.
@@ -167,6 +169,7 @@ impl<P: Proxies> Watcher<P> {
             proxy,
             confirmed: None,
             confirmed_own: None,
+            in_sync: None,
             held: None,
             granted_until: None,
             misses: 0,
@@ -217,6 +220,10 @@ impl<P: Proxies> Watcher<P> {
         }
         self.tried = epoch;
         if let Err(why) = self.fence(tree).await {
+            return self.push_failed(why);
+        }
+        // Before its slots: a primary that gains them acknowledges nothing without them.
+        if let Err(why) = self.push_in_sync(tree).await {
             return self.push_failed(why);
         }
         let Some(content) = Content::of(tree, &self.proxy) else { return };
@@ -297,6 +304,39 @@ impl<P: Proxies> Watcher<P> {
         }
     }
 
+    /// Pushes which replicas must have a write. A proxy of an earlier version does not take it.
+    async fn push_in_sync(&mut self, tree: &Tree) -> Result<(), String> {
+        let Some(message) = awaited_replicas(tree, &self.proxy) else { return Ok(()) };
+        if self.in_sync.as_ref() == Some(&message) {
+            return Ok(());
+        }
+        let Shared { proxies, board, .. } = &*self.shared;
+        let known = proxies.send(&self.proxy, &Message::Epoch).await.map_err(|error| error.to_string())?;
+        let Reply::Text(known) = known else { return Err(format!("EPOCH: unexpected reply {known:?}")) };
+        if !pairs(&known).any(|(name, _)| name == "SETSYNC") {
+            board.note(&self.proxy, |fact| fact.in_sync = InSyncAt::Ignored);
+            self.in_sync = Some(message);
+            return Ok(());
+        }
+        match proxies.send(&self.proxy, &Message::SetSync(message.clone())).await {
+            Ok(Reply::Done) => {
+                let now = Instant::now();
+                let confirmed =
+                    message.shards.iter().map(|shard| (shard.node.clone(), (shard.revision, now)));
+                let confirmed = InSyncAt::Confirmed(confirmed.collect());
+                board.note(&self.proxy, |fact| fact.in_sync = confirmed);
+                self.in_sync = Some(message);
+                Ok(())
+            }
+            Ok(Reply::Refused(why)) => {
+                self.on_refusal(message.epoch, &why).await;
+                Err(format!("SETSYNC: {why}"))
+            }
+            Ok(Reply::Text(text)) => Err(format!("SETSYNC: unexpected reply {text:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     /// Why this content is not pushed yet. The wait is bounded by the grants given before it.
     fn must_wait(&mut self, tree: &Tree, content: &Content) -> Option<String> {
         let Shared { board, timing, .. } = &*self.shared;
@@ -321,8 +361,9 @@ impl<P: Proxies> Watcher<P> {
     async fn push_all(&mut self, tree: &Tree, content: &Content) -> Result<Option<String>, String> {
         let (mut refused, mut later) = (None, None);
         let own_confirmed = self.confirmed_own.as_ref() == Some(content);
-        for message in content.messages_after(self.confirmed.as_deref()) {
-            match message {
+        let handover = is_planned(tree, self.held.as_deref(), content);
+        for mut message in content.messages_after(self.confirmed.as_deref()) {
+            match &mut message {
                 Message::SetPeer(_) => {
                     later = self.redirects_too_early(tree, content);
                     if later.is_some() {
@@ -330,6 +371,7 @@ impl<P: Proxies> Watcher<P> {
                     }
                 }
                 _ if own_confirmed => continue,
+                Message::SetDb(announcement) => announcement.flags.handover = handover,
                 _ => {}
             }
             match self.shared.proxies.send(&self.proxy, &message).await {
@@ -405,7 +447,7 @@ impl<P: Proxies> Watcher<P> {
         let reached = reply.is_ok();
         self.misses = if reached { 0 } else { self.misses.saturating_add(1) };
         if !reached {
-            (self.confirmed, self.confirmed_own) = (None, None);
+            (self.confirmed, self.confirmed_own, self.in_sync) = (None, None, None);
         }
         let misses = self.misses;
         self.shared.board.note(&self.proxy, |fact| {
@@ -517,7 +559,7 @@ impl<P: Proxies> Watcher<P> {
 
     /// Resets what is known of the proxy's state.
     fn forget(&mut self) {
-        (self.held, self.confirmed, self.confirmed_own) = (None, None, None);
+        (self.held, self.confirmed, self.confirmed_own, self.in_sync) = (None, None, None, None);
     }
 
     async fn withdraw(&mut self) {

@@ -27,7 +27,6 @@ use crate::state::{Routing, Serving};
 use capstan_redis_protocol::address::Address;
 use capstan_redis_protocol::resp::{Protocol, RequestParser};
 
-use super::Shared;
 use super::arena::{Arena, Key};
 use super::confirm::Confirming;
 use super::gathering::Gathering;
@@ -37,6 +36,7 @@ use super::pause::Pause;
 use super::route::Known;
 use super::session::Session;
 use super::waiter::Forwarded;
+use super::{Lent, Shared};
 
 /// Events handled per turn; more wait for the next.
 const EVENTS: usize = 1024;
@@ -90,6 +90,7 @@ pub(super) struct Worker {
     pub(super) leaving: Vec<(Address, Instant)>,
     /// Whether slots may be served, as of the beginning of this turn.
     pub(super) serving: Serving,
+    lent: Lent,
     /// The pauses in force, as of the beginning of this turn.
     pub(super) pauses: Vec<Pause>,
     /// Whether there are `MONITOR` clients, as of the beginning of this turn.
@@ -172,6 +173,7 @@ impl Worker {
             late: Vec::new(),
             leaving: Vec::new(),
             serving: Serving::NotNow,
+            lent: Lent::NOTHING,
             pauses: Vec::new(),
             is_monitored: false,
             joining: Vec::new(),
@@ -246,7 +248,7 @@ impl Worker {
             self.adopt(routing);
         }
         self.shared.adoption.adopted(self.number, published);
-        self.serving = self.shared.serving();
+        self.borrow(self.shared.lent());
         self.is_monitored = self.shared.monitors.load(Ordering::Acquire) > 0;
         self.look_at_pauses();
     }

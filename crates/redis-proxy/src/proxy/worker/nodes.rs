@@ -213,11 +213,14 @@ impl Worker {
         let outcome = loop {
             match link.read(&mut scratch) {
                 Ok(0) => break Err(ErrorKind::UnexpectedEof.into()),
-                Ok(n) => match self.take_replies(&mut link, &scratch[..n], delivery) {
-                    Ok(()) if n < scratch.len() && !hung_up => break Ok(()),
-                    Ok(()) => {}
-                    Err(error) => break Err(error),
-                },
+                Ok(n) => {
+                    let delivery = self.delivery_now(&link, delivery);
+                    match self.take_replies(&mut link, &scratch[..n], delivery) {
+                        Ok(()) if n < scratch.len() && !hung_up => break Ok(()),
+                        Ok(()) => {}
+                        Err(error) => break Err(error),
+                    }
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break Ok(()),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(error) => break Err(error),
@@ -331,9 +334,7 @@ impl Worker {
             Waiter::SlotScan(scan) => self.slot_scanned(link, scan, reply),
             Waiter::Peer(forwarded) => self.take_forwarded(forwarded, reply),
             Waiter::ClientId => link.client_id = View::of(reply).and_then(View::integer),
-            Waiter::Confirm(node) => {
-                self.answered_by_replicas(&node, View::of(reply).and_then(View::integer));
-            }
+            Waiter::Confirm(asked) => self.answered_about_replicas(&asked, reply),
             Waiter::Greeting | Waiter::Ignored => {}
         }
         Ok(())
@@ -430,7 +431,7 @@ impl Worker {
                 self.give(session, sequence, error);
             }
             Waiter::Peer(forwarded) => self.give(forwarded.session, forwarded.sequence, error),
-            Waiter::Confirm(node) => self.refute(&node, &String::from_utf8_lossy(error)),
+            Waiter::Confirm(asked) => self.refute(asked.node(), &String::from_utf8_lossy(error)),
             Waiter::Greeting | Waiter::ClientId | Waiter::Ignored => {}
         }
     }

@@ -3,13 +3,17 @@
 //!
 //! A node may freeze, be replaced, and reply later: its `+OK` is about a write that its successor does not
 //! have. So the links of a node that lost its slots are closed when the routing table without it is adopted,
-//! and their waiters get `-OUTCOMEUNKNOWN`. A proxy whose lease has expired may have been replaced without a
-//! push: its replies wait until the lease is renewed, for as long as commands would, and are then discarded.
+//! and their waiters get `-OUTCOMEUNKNOWN`. Only in a planned handover, where the successor gets everything that
+//! the node has executed, a few last replies are delivered. A proxy whose lease has expired may have been replaced
+//! without a push: its replies wait until the lease is renewed, for as long as commands would, and are then
+//! discarded. The lease is checked after a reply was read, because the process may be frozen at any point: a reply
+//! in hand under a valid lease is one of an owned node, and a valid lease before reading says nothing.
 //!
 //! A coordinator gets its `+OK` for a new table when every worker has adopted it (see `Adoption`).
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use capstan_redis_protocol::address::Address;
@@ -22,7 +26,7 @@ use super::super::arena::Key;
 use super::super::link::{Link, Purpose, Remote};
 use super::super::route::Known;
 use super::super::waiter::Waiter;
-use super::Worker;
+use super::{Lent, Worker};
 
 /// Whether the replies of a link are acknowledgments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +39,9 @@ pub(super) enum Delivery {
     Lapsed,
 }
 
-/// How long a node that lost its slots may reply to earlier commands. A planned handover waits for these
-/// replies; a node that was replaced because it was frozen does not reply, and its late replies are
-/// discarded.
+/// How long a node that handed its slots over may reply to earlier commands: the successor waits until there are
+/// no more writes. A planned handover becomes a forced one after `Timing::take_over` at the earliest, which is
+/// longer than this and the longest lease together.
 const LAST_REPLIES: Duration = Duration::from_millis(200);
 
 /// The error of a command that was sent and has no valid reply.
@@ -88,17 +92,26 @@ impl Worker {
         self.replicated = replicated_nodes(&self.databases);
         let owned = owned_nodes(&self.databases);
         let before = std::mem::replace(&mut self.owned, owned);
-        for node in before {
-            if !self.owned.contains(&node) {
+        // As known before this table: a lease that ended may have been renewed for the new one.
+        let continuous = self.lent.serving().is_current(Instant::now());
+        for node in before.difference(&self.owned).cloned().collect::<Vec<_>>() {
+            if continuous && self.routing.was_handed_over(&node) {
                 self.leaving.push((node, self.now));
+            } else {
+                self.leaving.retain(|(leaving, _)| *leaving != node);
+                self.drop_node(&node);
             }
         }
         self.tend_leaving();
     }
 
-    /// Drops nodes that lost their slots: at once if nothing is in flight, otherwise after [`LAST_REPLIES`].
-    /// In a planned handover a node replies within that time.
+    /// Drops nodes that handed their slots over: at once if nothing is in flight or the lease has ended, otherwise
+    /// after [`LAST_REPLIES`].
     pub(super) fn tend_leaving(&mut self) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        let continuous = !self.has_lapsed();
         for (node, since) in std::mem::take(&mut self.leaving) {
             if self.owned.contains(&node) {
                 continue;
@@ -106,7 +119,7 @@ impl Worker {
             let is_busy = self.links.iter().any(|link| {
                 matches!(&link.remote, Remote::Node(of) if *of == node) && !link.waiters.is_empty()
             });
-            if is_busy && self.now.duration_since(since) < LAST_REPLIES {
+            if is_busy && continuous && self.now.duration_since(since) < LAST_REPLIES {
                 self.leaving.push((node, since));
             } else {
                 self.drop_node(&node);
@@ -155,21 +168,40 @@ impl Worker {
             && self.links.get(key).is_some_and(|link| self.serves(link))
     }
 
-    /// Whether the lease has expired at this moment; the turn may have begun before its end, or before its
-    /// renewal.
-    fn has_lapsed(&mut self) -> bool {
-        let now = Instant::now();
-        if self.serving.is_current(now) {
-            return false;
-        }
-        self.serving = self.shared.serving();
-        !self.serving.is_current(now)
+    /// How replies that were just read are delivered: the lease may have expired since the link was found readable.
+    #[inline]
+    pub(super) fn delivery_now(&mut self, link: &Link, meant: Delivery) -> Delivery {
+        let lapsed = self.serving.is_under_lease() && self.has_lapsed() && self.serves(link);
+        if lapsed { Delivery::Lapsed } else { meant }
     }
 
-    /// Whether a link leads to a node that serves slots of this proxy, and not to a replica or another proxy.
+    /// Whether the lease has expired at this moment; the turn may have begun before its end, or before its
+    /// renewal. A renewal for a table that is not adopted yet does not count.
+    fn has_lapsed(&mut self) -> bool {
+        let now = Instant::now();
+        if self.lent.serving().is_current(now) {
+            return false;
+        }
+        // In this order: the table is at least as new as the lease.
+        let lent = self.shared.lent();
+        if Arc::ptr_eq(&self.shared.routing.load(), &self.routing) {
+            self.borrow(lent);
+        }
+        !self.lent.serving().is_current(now)
+    }
+
+    pub(super) fn borrow(&mut self, lent: Lent) {
+        self.lent = lent;
+        self.serving = lent.serving();
+    }
+
+    /// Whether a link leads to a node that serves slots of this proxy, or did until a moment ago, and not to a
+    /// replica or another proxy.
     fn serves(&self, link: &Link) -> bool {
         match (&link.remote, link.purpose) {
-            (Remote::Node(node), Purpose::Shared | Purpose::Dedicated) => self.owned.contains(node),
+            (Remote::Node(node), Purpose::Shared | Purpose::Dedicated) => {
+                self.owned.contains(node) || self.leaving.iter().any(|(leaving, _)| leaving == node)
+            }
             (Remote::Node(_), Purpose::Feed(_)) | (Remote::Peer(..), _) => false,
         }
     }

@@ -106,3 +106,46 @@ async fn a_primary_that_is_replaced_before_its_replica_confirms_acknowledges_not
     replicas[0].resume()?;
     Ok(())
 }
+
+/// One of two replicas may be promoted: a write that only the other one has would be lost by a failover.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_may_not_be_promoted_acknowledges_nothing() -> anyhow::Result<()> {
+    let limits = Limits { replica_ack: Duration::from_millis(300), ..Limits::default() };
+    let setup = Setup::with(1, limits, STRICT).await?;
+    let mut both = replicas(&setup).await?;
+    both.extend(replicas(&setup).await?);
+    let (member, other) = (&both[0], &both[1]);
+    let node = setup.nodes[0].address();
+    setup.tell(&format!("NMCTL SETSYNC 1 NOFLAG db {node} 5 {}", member.address()))?;
+    let mut wire = setup.client()?;
+    until("both replicas acknowledge", || Ok(wire.say("SET k before")? == "+OK\r\n"));
+    // More commands than one query covers, and the member has each of them.
+    let pipeline: Vec<u8> = (0..1000).flat_map(|n| command(&["SET", &format!("p{n}"), "v"])).collect();
+    wire.send(&pipeline)?;
+    for n in 0..1000 {
+        assert_eq!(wire.reply()?, b"+OK\r\n", "{n}");
+    }
+    assert_eq!(Wire::connect(member.address())?.say("GET p999")?, "$1\r\nv\r\n");
+
+    member.pause()?;
+    let unknown = wire.say("SET k after")?;
+    assert!(unknown.starts_with("-OUTCOMEUNKNOWN ") && unknown.contains("in sync"), "{unknown}");
+    let mut copy = Wire::connect(other.address())?;
+    until("the other replica has it", || Ok(copy.say("GET k")? == "$5\r\nafter\r\n"));
+    let read = wire.say("GET k")?;
+    assert!(read.starts_with("-OUTCOMEUNKNOWN "), "a failover could revert what it shows: {read}");
+    // The coordinators took it from the set; a message from before does not bring it back.
+    setup.tell(&format!("NMCTL SETSYNC 1 NOFLAG db {node} 7 none"))?;
+    setup.tell(&format!("NMCTL SETSYNC 1 NOFLAG db {node} 6 {}", member.address()))?;
+    assert_eq!(wire.say("SET k alone")?, "+OK\r\n");
+    // Both may be promoted: both must have it.
+    setup.tell(&format!("NMCTL SETSYNC 2 NOFLAG db {node} 3 {},{}", other.address(), member.address()))?;
+    let unknown = wire.say("SET k both")?;
+    assert!(unknown.starts_with("-OUTCOMEUNKNOWN "), "{unknown}");
+    let refused = setup.client()?.say(&format!("NMCTL SETSYNC 1 NOFLAG db {node} 9 none"))?;
+    assert!(refused.starts_with("-OLD_EPOCH "), "{refused}");
+    member.resume()?;
+    until("both acknowledge again", || Ok(wire.say("SET k again")? == "+OK\r\n"));
+    assert_eq!(wire.say("GET k")?, "$5\r\nagain\r\n");
+    Ok(())
+}

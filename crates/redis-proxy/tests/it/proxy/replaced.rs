@@ -95,3 +95,78 @@ async fn replies_wait_for_a_late_renewal() -> anyhow::Result<()> {
     assert_eq!(wire.reply()?, b"+OK\r\n");
     Ok(())
 }
+
+/// A node that thaws right after its replacement replies at once: its `+OK` is about a write that its successor lacks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_thaws_right_after_its_replacement_acknowledges_nothing() -> anyhow::Result<()> {
+    let setup = Setup::start(2).await?;
+    let reply = thawed_after(&setup, "NOFLAG").await?;
+    assert!(reply.starts_with("-OUTCOMEUNKNOWN "), "{reply}");
+    Ok(())
+}
+
+/// In a planned handover the successor gets what the node has executed: its last replies are valid.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_replies_of_a_planned_handover_are_delivered() -> anyhow::Result<()> {
+    let setup = Setup::start(2).await?;
+    // On a loaded machine the node may take longer than it is waited for.
+    let mut replies = Vec::new();
+    for _ in 0..10 {
+        replies.push(thawed_after(&setup, "HANDOVER").await?);
+        if replies.iter().any(|reply| reply == "+OK\r\n") {
+            return Ok(());
+        }
+    }
+    panic!("{replies:?}")
+}
+
+/// The lease of a frozen host has ended: a handover that was planned before is a forced one by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handover_without_a_lease_acknowledges_nothing() -> anyhow::Result<()> {
+    let limits = Limits { hold: std::time::Duration::from_secs(20), ..Limits::default() };
+    let setup = Setup::with(2, limits, "{}").await?;
+    let (old, new) = (&setup.nodes[0], setup.nodes[1].address());
+    let mut wire = setup.client()?;
+    assert_eq!(wire.say("SET bar before")?, "+OK\r\n");
+    old.pause()?;
+    setup.tell("NMCTL LEASE c1 1 300")?;
+    wire.command(&["SET", "bar", "late"])?;
+    let mut info = setup.client()?;
+    until("the lease has ended", || Ok(info.say("NMCTL INFO")?.contains("serving:no")));
+    old.resume()?;
+    let mut node = capstan_testkit::redis::Wire::connect(old.address())?;
+    until("the node has executed it", || Ok(node.say("GET bar")? == "$4\r\nlate\r\n"));
+    // The new table and the new lease arrive together.
+    let mut admin = setup.client()?;
+    admin.command(&["NMCTL", "SETDB", "2", "HANDOVER", "db", &new.to_string(), "0-16383"])?;
+    admin.command(&["NMCTL", "LEASE", "c1", "1", "60000"])?;
+    assert_eq!(admin.reply()?, b"+OK\r\n");
+    assert_eq!(admin.reply()?, b"+OK\r\n");
+    let reply = String::from_utf8(wire.reply()?)?;
+    assert!(reply.starts_with("-OUTCOMEUNKNOWN "), "{reply}");
+    Ok(())
+}
+
+/// The reply to a write in a node that is frozen, loses its slots by a `SETDB` with this flag, and thaws at once.
+async fn thawed_after(setup: &Setup, flag: &str) -> anyhow::Result<String> {
+    let (old, new) = (&setup.nodes[0], setup.nodes[1].address());
+    let mut info = setup.client()?;
+    let text = info.say("NMCTL EPOCH")?;
+    let epoch = text.lines().nth(3).and_then(|line| line.strip_prefix(':')).unwrap_or_default().to_owned();
+    let epoch: u64 = epoch.parse()?;
+    setup.tell(&format!("NMCTL SETDB {} NOFLAG {}", epoch + 1, setup.ranges()))?;
+    let mut wire = setup.client()?;
+    assert_eq!(wire.say("SET bar before")?, "+OK\r\n");
+    let mut other = setup.client()?;
+    old.pause()?;
+    wire.command(&["SET", "bar", "late"])?;
+    wire.command(&["SET", "foo", "elsewhere"])?;
+    // The other node has executed the command behind it: by then the frozen one has received its own.
+    until("the other node has its command", || Ok(other.say("GET foo")? == "$9\r\nelsewhere\r\n"));
+    setup.tell(&format!("NMCTL SETDB {} {flag} db {new} 0-16383", epoch + 2))?;
+    old.resume()?;
+    let reply = String::from_utf8(wire.reply()?)?;
+    wire.reply()?;
+    assert_eq!(wire.say("DEL foo")?, ":1\r\n");
+    Ok(reply)
+}

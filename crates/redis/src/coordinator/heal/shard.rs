@@ -8,7 +8,7 @@ use capstan_control::incidents::Incident;
 use capstan_meta::record::Key;
 use tokio::time::Instant;
 
-use super::super::board::NodeFact;
+use super::super::board::{NodeFact, ProxyFact};
 use super::{SEEN_WITHIN, Sight};
 use crate::address::Address;
 use crate::agent::Data;
@@ -205,6 +205,7 @@ impl<'p> Patient<'p> {
         }
         let since = self.since.filter(|_| members.len() > 1).map(|since| since + SEEN_WITHIN);
         let mut best: Option<(u64, std::cmp::Reverse<&Address>)> = None;
+        let mut why = "its replicas in sync cannot be promoted now";
         for member in members {
             let fact = self.sight.facts.get(&member.proxy_address).filter(|fact| fact.reached);
             let reported_at =
@@ -213,13 +214,24 @@ impl<'p> Patient<'p> {
                 return Err("waiting for the reports of its replicas".to_owned());
             };
             let Some(seen) = fact.nodes.get(&member.address) else { continue };
+            if self.missed_writes(fact, &member.address) {
+                why = "its replicas in sync lost their link to it while it still served, and the metadata store could not \
+                       be updated";
+                continue;
+            }
             let rank = (seen.offset, std::cmp::Reverse(&member.address));
             if seen.can_lead() && self.has_enough(seen.data) && best.is_none_or(|best| rank > best) {
                 best = Some(rank);
             }
         }
-        best.map(|(_, node)| node.0.clone())
-            .ok_or_else(|| "its replicas in sync cannot be promoted now".to_owned())
+        best.map(|(_, node)| node.0.clone()).ok_or_else(|| why.to_owned())
+    }
+
+    /// Whether a member was unlinked while this primary served: it would have left the set, if the store had been
+    /// available.
+    fn missed_writes(&self, there: &ProxyFact, member: &Address) -> bool {
+        let here = self.sight.facts.get(&self.node.proxy_address);
+        here.is_some_and(|here| there.missed_writes(member, &self.node.address, here, SEEN_WITHIN))
     }
 
     /// A member that was restarted since its last link to the primary may lack later writes: it is promoted

@@ -119,6 +119,63 @@ async fn a_member_that_was_started_anew_leads_only_where_the_primary_cannot_come
     }
 }
 
+/// The store was away: the member could not leave the set.
+#[tokio::test]
+async fn a_member_that_was_unlinked_while_its_primary_served_is_not_promoted() {
+    let (tree, primary, replicas) = reported(&[0]).await;
+    let board = crate::coordinator::Board::default();
+    let begun = Instant::now();
+    let second = |n: u64| begun + Duration::from_secs(n);
+    let hear = |node: &NodeRecord, change: &dyn Fn(&mut NodeFact), at: Instant| {
+        let (proxy, mut fact) = report_of(node, 100, at);
+        let mut nodes = std::mem::take(&mut fact.nodes);
+        nodes.values_mut().for_each(|fact| {
+            fact.linked = true;
+            change(fact);
+        });
+        board.note(&proxy, |fact| fact.answered(true));
+        board.note_nodes(&proxy, nodes, at);
+    };
+    let dies = |at: Instant| {
+        board.note(&primary.proxy_address, |fact| {
+            fact.answered(false);
+            fact.missed_since = Some(at);
+        });
+    };
+    let promotes = |at: Instant| decided(&tree, &board.all(), at);
+    let restarted: &dyn Fn(&mut NodeFact) = &|fact| (fact.linked, fact.data) = (false, Data::Whole);
+    // Both were linked until the primary died, and the replica was restarted after it.
+    hear(&primary, &|_| {}, second(1));
+    hear(&replicas[0], &|_| {}, second(1));
+    dies(second(2));
+    hear(&replicas[0], restarted, second(2));
+    promotes(second(40)).unwrap();
+    // The primary returns and serves on, without the replica.
+    hear(&primary, &|_| {}, second(41));
+    hear(&primary, &|_| {}, second(50));
+    dies(second(51));
+    let why = promotes(second(100)).unwrap_err();
+    assert!(why.contains("while it still served"), "{why}");
+    // The same if its host was unreachable meanwhile, and it returns after the death.
+    hear(&primary, &|_| {}, second(101));
+    hear(&replicas[0], &|_| {}, second(101));
+    board.note(&replicas[0].proxy_address, |fact| {
+        fact.answered(false);
+        fact.missed_since = Some(second(102));
+    });
+    hear(&primary, &|_| {}, second(110));
+    dies(second(111));
+    hear(&replicas[0], restarted, second(112));
+    let why = promotes(second(200)).unwrap_err();
+    assert!(why.contains("while it still served"), "{why}");
+    // It is linked again: it has everything.
+    hear(&primary, &|_| {}, second(201));
+    hear(&replicas[0], &|_| {}, second(202));
+    dies(second(203));
+    hear(&replicas[0], &|fact| fact.linked = false, second(204));
+    promotes(second(205)).unwrap();
+}
+
 /// A cluster with this many primaries and nodes per host, with a move from its first primary to its second,
 /// whose server restarted without its data.
 async fn lost_target(hosts: usize, nodes: usize, primaries: u32) -> (Store, ClusterName, Facts) {

@@ -8,7 +8,7 @@ use capstan_meta::embedded::{self, Embedded};
 use super::*;
 use crate::agent::{Data, Health};
 use crate::broker;
-use crate::spec::ClusterSpec;
+use crate::spec::{Acks, ClusterSpec, Serving};
 
 /// A primary and its replica, on hosts of their own.
 struct Pair {
@@ -21,12 +21,16 @@ struct Pair {
 
 impl Pair {
     async fn new() -> Pair {
+        Pair::with(Serving::default()).await
+    }
+
+    async fn with(serving: Serving) -> Pair {
         let store = Store::new(Embedded::in_memory(embedded::Options::default()));
         for at in 1..=2 {
             let (proxy, node) = (format!("10.0.0.{at}:5299"), format!("10.0.0.{at}:7001"));
             broker::add_host(&store, &proxy.parse().unwrap(), &[node.parse().unwrap()]).await.unwrap();
         }
-        let spec = ClusterSpec { replicas: 1, ..ClusterSpec::of(1) };
+        let spec = ClusterSpec { replicas: 1, serving, ..ClusterSpec::of(1) };
         broker::create_cluster(&store, &"c".parse().unwrap(), &spec).await.unwrap();
         let tree = Tree::read(&store).await.unwrap();
         let nodes = tree.clusters.values().flat_map(|cluster| cluster.nodes.values());
@@ -72,6 +76,18 @@ impl Pair {
                 }
             }
         }
+    }
+
+    async fn shard(&self) -> Seen<ShardRecord> {
+        let tree = Tree::read(&self.store).await.unwrap();
+        tree.clusters.values().flat_map(|cluster| cluster.shards.values()).next().unwrap().clone()
+    }
+
+    /// The primary's proxy confirms which replicas must have a write, as of this revision.
+    fn confirm(&mut self, revision: u64) {
+        let confirmed = BTreeMap::from([(self.primary.address.clone(), (revision, self.at))]);
+        let fact = self.facts.get_mut(&self.primary.proxy_address).unwrap();
+        fact.in_sync = InSyncAt::Confirmed(confirmed);
     }
 
     fn leads(&self, offset: u64) -> NodeFact {
@@ -155,4 +171,53 @@ async fn a_member_that_lags_for_too_long_leaves() {
             _ => {}
         }
     }
+}
+
+#[tokio::test]
+async fn where_writes_wait_for_members_a_replica_enters_when_they_wait_for_it_and_it_has_the_rest() {
+    let mut pair = Pair::with(Serving { acks: Acks::Replica, ..Serving::default() }).await;
+    let alone = vec![pair.primary.address.clone()];
+    pair.hear(pair.leads(100), pair.follows(100));
+    assert_eq!(pair.members().await, alone, "writes do not wait for it");
+    let joining = pair.shard().await;
+    assert!(joining.record.joining.contains(&pair.replica.address));
+    pair.confirm(revision(&joining) - 1);
+    pair.hear(pair.leads(100), pair.follows(100));
+    assert_eq!(pair.members().await, alone, "the proxy has an older set");
+    pair.confirm(revision(&joining));
+    assert_eq!(pair.members().await, alone, "what was acknowledged before is unknown");
+    pair.hear(pair.leads(300), pair.follows(200));
+    assert_eq!(pair.members().await, alone, "writes up to 300 may have been acknowledged without it");
+    pair.hear(pair.leads(400), pair.follows(299));
+    assert_eq!(pair.members().await, alone);
+    pair.hear(pair.leads(500), pair.follows(300));
+    assert_eq!(pair.members().await.len(), 2);
+    assert!(pair.shard().await.record.joining.is_empty());
+    // It leaves at once: a set that is too large on the proxy costs waiting, and loses nothing.
+    let unlinked = NodeFact { linked: false, ..pair.follows(300) };
+    pair.hear(pair.leads(500), unlinked.clone());
+    pair.hear(pair.leads(500), unlinked);
+    assert_eq!(pair.members().await, alone);
+}
+
+#[tokio::test]
+async fn an_old_report_of_the_primary_does_not_tell_what_a_joining_replica_must_have() {
+    let mut pair = Pair::with(Serving { acks: Acks::Replica, ..Serving::default() }).await;
+    pair.hear(pair.leads(100), pair.follows(100));
+    pair.members().await;
+    let joining = pair.shard().await;
+    pair.confirm(revision(&joining));
+    // Its host is slow: this was true before the confirmation.
+    pair.hear(NodeFact { age: Duration::from_secs(2), ..pair.leads(100) }, pair.follows(150));
+    assert_eq!(pair.members().await, [pair.primary.address.clone()]);
+    pair.hear(pair.leads(200), pair.follows(200));
+    assert_eq!(pair.members().await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_proxy_of_an_earlier_version_is_not_waited_for() {
+    let mut pair = Pair::with(Serving { acks: Acks::Replica, ..Serving::default() }).await;
+    pair.hear(pair.leads(100), pair.follows(100));
+    pair.facts.get_mut(&pair.primary.proxy_address).unwrap().in_sync = InSyncAt::Ignored;
+    assert_eq!(pair.members().await.len(), 2);
 }

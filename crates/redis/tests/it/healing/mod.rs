@@ -1,6 +1,7 @@
 //! What happens to clients when a part fails? With real proxies, redis-servers and coordinators, at default
 //! times.
 
+mod acks;
 mod loss;
 mod offsets;
 mod partition;
