@@ -75,14 +75,14 @@ impl Election {
     /// Leaves the queue, if this candidate is in it.
     pub async fn withdraw(&self) -> Result<()> {
         let Some(lease) = self.session.lease() else { return Ok(()) };
-        let txn = self.ballot.leave(lease);
+        let txn = self.ballot.leave(lease, &self.id);
         self.store.commit(txn).await.map(|_| ())
     }
 
     async fn stand(&self, lease: LeaseId) -> Result<Leadership> {
         loop {
             let entered = self.store.commit(self.ballot.enter(lease, &self.id)).await?;
-            match self.ballot.standing(lease, &entered)? {
+            match self.ballot.standing(lease, &self.id, &entered)? {
                 Standing::Leads { key, term } => {
                     let (store, session) = (self.store.clone(), self.session.clone());
                     return Ok(Leadership { store, session, lease, key, term });

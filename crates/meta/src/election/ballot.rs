@@ -84,22 +84,24 @@ impl Ballot {
             .otherwise(candidates)
     }
 
-    /// Is a candidate no more. A seat of somebody else stays.
-    pub(super) fn leave(&self, lease: LeaseId) -> Txn {
+    /// Is a candidate no more. The key of another candidate stays, also if it is on the same lease.
+    pub(super) fn leave(&self, lease: LeaseId, id: &str) -> Txn {
         let key = self.key(lease);
-        let ours = Compare {
-            keys: KeyRange::one(key.clone()),
-            target: CompareTarget::Lease(lease),
-            relation: Relation::Equal,
-        };
-        Txn::new().when(ours).then(Delete::one(key))
+        let is = |target| Compare { keys: KeyRange::one(key.clone()), target, relation: Relation::Equal };
+        let id = Bytes::copy_from_slice(id.as_bytes());
+        Txn::new()
+            .when(is(CompareTarget::Lease(lease)))
+            .when(is(CompareTarget::Value(id)))
+            .then(Delete::one(key.clone()))
     }
 
-    /// What the answer to [`Ballot::enter`] means.
-    pub(super) fn standing(&self, lease: LeaseId, entered: &TxnResult) -> Result<Standing> {
+    /// What the answer to [`Ballot::enter`] means. Candidates of one process may share a lease: a key is its candidate's
+    /// only with both the lease and the id.
+    pub(super) fn standing(&self, lease: LeaseId, id: &str, entered: &TxnResult) -> Result<Standing> {
         let unreadable = || MetaError::Rejected("the store answered another question".to_owned());
         let candidates = entered.responses.iter().find_map(listed).ok_or_else(unreadable)?;
-        let ours = |kv: &KeyValue| kv.lease == lease && kv.key == self.key(lease);
+        let ours =
+            |kv: &KeyValue| kv.lease == lease && kv.key == self.key(lease) && kv.value == id.as_bytes();
         let before = candidates.kvs.iter().take_while(|kv| !ours(kv)).last();
         match before {
             Some(kv) => Ok(Standing::Behind { key: kv.key.clone(), at: entered.revision }),
@@ -173,8 +175,9 @@ mod tests {
 
     fn candidate(lease: i64, created: i64) -> Arc<KeyValue> {
         let create_revision = Revision(created);
-        let key = format!("/leader/{lease:x}").into();
-        Arc::new(KeyValue { key, create_revision, lease: LeaseId(lease), version: 1, ..KeyValue::default() })
+        let (key, value) = (format!("/leader/{lease:x}").into(), "one".into());
+        let lease = LeaseId(lease);
+        Arc::new(KeyValue { key, value, create_revision, lease, version: 1, ..KeyValue::default() })
     }
 
     fn entered(kvs: Vec<Arc<KeyValue>>) -> TxnResult {
@@ -186,26 +189,27 @@ mod tests {
     fn the_oldest_candidate_leads_and_the_others_wait_for_the_one_before_them() {
         let ballot = Ballot::Queue { prefix: "/leader/".to_owned() };
         let answer = entered(vec![candidate(0xb, 3), candidate(0xa, 5), candidate(0xc, 8)]);
-        let standing = |lease| ballot.standing(LeaseId(lease), &answer).unwrap();
+        let standing = |lease| ballot.standing(LeaseId(lease), "one", &answer).unwrap();
         assert_eq!(standing(0xb), Standing::Leads { key: "/leader/b".into(), term: Revision(3) });
         assert_eq!(standing(0xa), Standing::Behind { key: "/leader/b".into(), at: Revision(9) });
         assert_eq!(standing(0xc), Standing::Behind { key: "/leader/a".into(), at: Revision(9) });
     }
 
     #[test]
-    fn a_seat_belongs_to_the_lease_that_holds_it() {
+    fn a_seat_belongs_to_the_lease_and_the_candidate_that_hold_it() {
         let ballot = Ballot::Seat { key: "/leader/b".to_owned() };
         let answer = entered(vec![candidate(0xb, 3)]);
         let leads = Standing::Leads { key: "/leader/b".into(), term: Revision(3) };
-        assert_eq!(ballot.standing(LeaseId(0xb), &answer).unwrap(), leads);
+        assert_eq!(ballot.standing(LeaseId(0xb), "one", &answer).unwrap(), leads);
         let behind = Standing::Behind { key: "/leader/b".into(), at: Revision(9) };
-        assert_eq!(ballot.standing(LeaseId(0xa), &answer).unwrap(), behind);
+        assert_eq!(ballot.standing(LeaseId(0xa), "one", &answer).unwrap(), behind);
+        assert_eq!(ballot.standing(LeaseId(0xb), "two", &answer).unwrap(), behind, "another candidate");
     }
 
     #[test]
     fn an_answer_without_candidates_is_an_error() {
         let ballot = Ballot::Seat { key: "/leader".to_owned() };
-        assert!(ballot.standing(LeaseId(1), &entered(vec![])).is_err());
-        assert!(ballot.standing(LeaseId(1), &TxnResult::default()).is_err());
+        assert!(ballot.standing(LeaseId(1), "one", &entered(vec![])).is_err());
+        assert!(ballot.standing(LeaseId(1), "one", &TxnResult::default()).is_err());
     }
 }

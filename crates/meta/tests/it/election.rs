@@ -56,6 +56,21 @@ async fn guarded_write(truth: &Embedded, leadership: &Leadership) -> bool {
     truth.commit(txn).await.unwrap().succeeded
 }
 
+/// The brokers of one process share its session.
+async fn one_of_a_session(ballot: Ballot) {
+    let truth = truth();
+    let mut one = candidate(&truth, &ballot, 1);
+    let store = Store::new(truth.clone());
+    let mut two = Election::new(store, one.session.clone(), ballot, "2", 2);
+    let first = one.election.campaign().await.unwrap();
+    assert!(timeout(Duration::from_secs(60), two.campaign()).await.is_err(), "one leader at a time");
+    two.withdraw().await.unwrap();
+    assert!(guarded_write(&truth, &first).await, "only its own candidacy is withdrawn");
+    first.clone().resign().await.unwrap();
+    let second = two.campaign().await.unwrap();
+    assert!(second.term() > first.term() && !guarded_write(&truth, &first).await);
+}
+
 async fn failover(ballot: Ballot) {
     assert_eq!(CATALOGUE.len(), 2);
     let truth = truth();
@@ -90,6 +105,12 @@ async fn a_queue_of_candidates_hands_over_when_the_leader_is_cut_off() {
 #[tokio::test(start_paused = true)]
 async fn a_seat_is_handed_over_when_its_holder_is_cut_off() {
     failover(Ballot::seat(&LeaderKey {})).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_candidate_of_a_session_leads() {
+    one_of_a_session(Ballot::queue(&Candidates {})).await;
+    one_of_a_session(Ballot::seat(&LeaderKey {})).await;
 }
 
 #[tokio::test(start_paused = true)]
