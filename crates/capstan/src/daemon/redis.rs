@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use capstan_control::keys::HostId;
 use capstan_meta::Store;
 use capstan_meta::backoff::Backoff;
@@ -199,8 +199,9 @@ pub(crate) fn start_local_redis(
     }
     start_coordinator(process, &shared, &config.host.id, console)?;
     let proxies = hosts.iter().filter_map(|host| host.addresses.get(PROXY_ADDRESS)?.parse().ok());
-    watch_proxies(process, store, &shared.secret, proxies.collect());
-    start_demo(process, &shared, DEMO, u32::try_from(hosts.len())?)
+    let proxies: Vec<Address> = proxies.collect();
+    watch_proxies(process, store, &shared.secret, proxies.clone());
+    start_demo(process, &shared, DEMO, proxies)
 }
 
 fn has_server(settings: &config::Redis) -> bool {
@@ -211,15 +212,15 @@ fn has_server(settings: &config::Redis) -> bool {
     there
 }
 
-/// Creates the demo cluster, unless it exists or was deleted before.
-pub(crate) fn start_demo(process: &Process, shared: &RedisShared, name: &str, nodes: u32) -> Result<()> {
+/// Creates the demo cluster with one node behind each of these proxies, unless it exists or was deleted before.
+fn start_demo(process: &Process, shared: &RedisShared, name: &str, proxies: Vec<Address>) -> Result<()> {
     let name: ClusterName = name.parse()?;
     let (store, health) = (shared.store.clone(), process.health.clone());
     health.waiting("redis demo", "not created yet");
     process.start_once(LOOP, "redis demo", async move |stop| {
         let mut retry = Backoff::new(RETRY.0, RETRY.1, u64::from(std::process::id()));
         while !stop.is_cancelled() {
-            match create_once(&store, &name, nodes).await {
+            match create_once(&store, &name, &proxies).await {
                 Ok(()) => {
                     health.ready("redis demo");
                     break;
@@ -234,14 +235,46 @@ pub(crate) fn start_demo(process: &Process, shared: &RedisShared, name: &str, no
     Ok(())
 }
 
-async fn create_once(store: &Store, name: &ClusterName, nodes: u32) -> Result<()> {
+async fn create_once(store: &Store, name: &ClusterName, proxies: &[Address]) -> Result<()> {
     let tree = Tree::read(store).await?;
     if tree.clusters.get(name).is_some_and(|cluster| cluster.exists() || cluster.last_epoch.is_some()) {
         return Ok(());
     }
+    // A proxy that registers later would have no node of the cluster, and clients start at any of them.
+    if let Some(missing) = proxies.iter().find(|proxy| !tree.hosts.contains_key(proxy)) {
+        bail!("proxy {missing} has not registered its nodes yet");
+    }
+    let nodes = u32::try_from(proxies.len())?;
     // Data of the demo survives a crash.
     let serving = Serving { default: true, persistence: Persistence::Aof, ..Serving::default() };
     broker::create_cluster(store, name, &ClusterSpec { serving, ..ClusterSpec::of(nodes) }).await?;
     tracing::info!(cluster = %name, nodes, "demo redis cluster created");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use capstan_meta::embedded::{Embedded, Options};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_demo_has_a_node_behind_every_proxy_however_late_one_registers() {
+        let store = Store::new(Embedded::in_memory(Options::default()));
+        let address = |port: u16| -> Address { format!("127.0.0.1:{port}").parse().unwrap() };
+        let proxies = [1, 2, 3].map(address);
+        let name: ClusterName = DEMO.parse().unwrap();
+        for (at, proxy) in proxies.iter().enumerate() {
+            create_once(&store, &name, &proxies).await.unwrap_err();
+            let first = 10 * (u16::try_from(at).unwrap() + 1);
+            broker::add_host(&store, proxy, &[address(first), address(first + 1)]).await.unwrap();
+        }
+        create_once(&store, &name, &proxies).await.unwrap();
+        let tree = Tree::read(&store).await.unwrap();
+        let spread = |proxy: &Address| {
+            let nodes = tree.clusters[&name].nodes.values();
+            nodes.filter(|node| node.record.proxy_address == *proxy).count()
+        };
+        assert_eq!(proxies.each_ref().map(spread), [1, 1, 1]);
+    }
 }
