@@ -18,6 +18,17 @@ struct Session {
 }
 
 impl Session {
+    /// `capstan status` once it is green with this number of notices: after a start, services take a moment to settle.
+    async fn types_status(&mut self, notices: usize) {
+        let run = eventually("status is green", DEADLINE, async || {
+            let run = self.up.capstan(&["status"]);
+            let found = run.stdout.lines().filter(|line| line.starts_with("notice")).count();
+            if run.code == 0 && found == notices { Ok(run) } else { Err(run.stdout) }
+        })
+        .await;
+        self.shows("$ capstan status", &run.stdout);
+    }
+
     /// A command and what it says.
     fn types(&mut self, args: &[&str], code: i32) {
         let run = self.up.capstan(args);
@@ -84,7 +95,7 @@ async fn first_screens_fit_a_terminal_and_read_as_recorded() {
     let mut session = Session { up, text: String::new() };
     let banner = banner(&session.up).await;
     session.shows("$ capstan up", &banner);
-    session.types(&["status"], 0);
+    session.types_status(0).await;
     session.types(&["redis", "scale", "demo", "--nodes", "6", "--wait", "180s"], 0);
     session.types(&["redis", "moves"], 0);
     let sample = session.up.dir.join("data/sample").display().to_string();
@@ -104,10 +115,10 @@ async fn screens_fit_a_terminal_and_read_as_recorded() {
     let mut session = Session { up, text: String::new() };
     let banner = banner(&session.up).await;
     session.shows("$ capstan up", &banner);
-    session.types(&["status"], 0);
+    session.types_status(0).await;
     session.types(&["redis", "moves"], 0);
     session.types(&["hosts", "drain", "one", "--reason", "new kernel", "--wait", "30s"], 0);
-    session.types(&["status"], 0);
+    session.types_status(1).await;
     session.types(&["hosts", "undrain", "one", "--wait", "30s"], 0);
     session.types(&["fleet", "status"], 0);
     golden("screens.txt", &session.text);
