@@ -82,6 +82,8 @@ needs_of_bench() {
     needs_of_test
     need nutcracker nutcracker
     need nats-server nats-server
+    # A server in the PATH is only there through Debian's wrappers; the benchmark starts its own.
+    ls /usr/lib/postgresql/*/bin/pgbench >/dev/null 2>&1 || want pgbench postgresql
     need_file /usr/lib/rabbitmq/bin/rabbitmq-server rabbitmq-server
 }
 

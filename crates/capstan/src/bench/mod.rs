@@ -1,5 +1,7 @@
 //! What is measured: areas, each a list of rows, ours beside the peer's on the same machine in the same run.
 
+mod cluster;
+mod docs;
 mod load;
 mod log;
 mod machine;
@@ -37,12 +39,14 @@ pub(crate) enum Area {
     RedisMove,
     /// Topics beside RabbitMQ and NATS JetStream
     Topics,
+    /// Documents beside PostgreSQL
+    Docs,
 }
 
 impl Area {
     /// Every area, in the order of the page.
     pub(crate) const ALL: &[Area] =
-        &[Area::Meta, Area::Placement, Area::Log, Area::Redis, Area::RedisMove, Area::Topics];
+        &[Area::Meta, Area::Placement, Area::Log, Area::Redis, Area::RedisMove, Area::Topics, Area::Docs];
 
     /// The area's heading and what its rows say.
     pub(crate) fn title(self) -> &'static str {
@@ -53,6 +57,7 @@ impl Area {
             Area::Redis => "Redis proxy",
             Area::RedisMove => "Moving Redis slots",
             Area::Topics => "Topics",
+            Area::Docs => "Documents",
         }
     }
 
@@ -65,6 +70,7 @@ impl Area {
             Area::Redis => redis::METHOD,
             Area::RedisMove => redis::moving::METHOD,
             Area::Topics => topics::METHOD,
+            Area::Docs => docs::METHOD,
         }
     }
 
@@ -80,6 +86,7 @@ impl Area {
             Area::Redis => redis::rows(scale, dir).await,
             Area::RedisMove => redis::moving::rows(scale, dir).await,
             Area::Topics => topics::rows(scale, dir).await,
+            Area::Docs => docs::rows(scale, dir).await,
         }
     }
 }

@@ -28,7 +28,7 @@ fn an_unknown_area_names_the_known_ones() {
     let run = capstan(".".as_ref(), &["bench", "speed"]);
     assert_eq!(run.code, 2);
     assert!(
-        run.stderr.contains("the areas are meta, placement, log, redis, redis-move, topics and all"),
+        run.stderr.contains("the areas are meta, placement, log, redis, redis-move, topics, docs and all"),
         "{run:#?}"
     );
 }

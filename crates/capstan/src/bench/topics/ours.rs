@@ -1,8 +1,7 @@
-//! Our own brokers under measurement: a store, a controller and a host with the role topics, each a process of its own.
+//! Our own broker under measurement.
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -11,53 +10,32 @@ use capstan_client::wire::danube::producer_service_client::ProducerServiceClient
 use capstan_client::wire::danube::{MsgId, ProducerRequest, StreamMessage};
 use capstan_client::{Client, Producer};
 use hdrhistogram::Histogram;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
 use super::{PAYLOAD, PRODUCERS, Reached, WINDOW};
+use crate::bench::cluster::Cluster;
 use crate::bench::load::{histogram, load, nanos};
 
-const START_WITHIN: Duration = Duration::from_secs(60);
 /// The part of a cell that is not counted.
 const WARM_UP_SHARE: u32 = 5;
 /// Messages of a backlog that are published together.
 const BATCH: usize = 100;
 
-/// Processes that serve topics.
+/// A broker and the cluster that it belongs to.
 pub(super) struct Brokers {
-    children: Vec<Child>,
+    cluster: Cluster,
     url: String,
 }
 
 impl Brokers {
     pub(super) async fn start(dir: &Path) -> Result<Brokers> {
-        std::fs::create_dir_all(dir)?;
-        let text = |path: &str| dir.join(path).display().to_string();
-        let (store, holders) = (text("store"), format!("holders.dir={}", text("holders")));
-        let mut children = Vec::new();
-        let serve = ["meta", "serve", "--listen", "127.0.0.1:0", "--dir", &store];
-        let meta =
-            ready(&mut children, dir, "meta", &serve).await?["meta"].as_str().context("no store")?.to_owned();
-        let common = ["--meta", &meta, "--set", "http.listen=127.0.0.1:0"];
-        let controller: Vec<&str> = ["controller", "--set", "host.id=k"].into_iter().chain(common).collect();
-        ready(&mut children, dir, "controller", &controller).await?;
-        let host = ["host", "--set", "host.id=h", "--set", "host.roles=topics", "--set", &holders];
-        let host: Vec<&str> =
-            host.into_iter().chain(["--set", "topics.listen=127.0.0.1:0"]).chain(common).collect();
-        let url = ready(&mut children, dir, "host", &host).await?["topics"].as_str().map(str::to_owned);
-        Ok(Brokers { children, url: url.context("no broker")? })
+        let mut cluster = Cluster::start(dir).await?;
+        let endpoints = cluster.host("h", "topics", &[]).await?;
+        Ok(Brokers { cluster, url: endpoints["topics"].as_str().context("no broker")?.to_owned() })
     }
 
-    /// In order: the host leaves before the store does.
-    pub(super) async fn stop(mut self) -> Result<()> {
-        while let Some(mut child) = self.children.pop() {
-            let pid = i32::try_from(child.id().context("it has ended")?)?;
-            kill(Pid::from_raw(pid), Signal::SIGTERM)?;
-            tokio::time::timeout(START_WITHIN, child.wait()).await.context("it does not stop")??;
-        }
-        Ok(())
+    pub(super) async fn stop(self) -> Result<()> {
+        self.cluster.stop().await
     }
 
     fn client(&self) -> Client {
@@ -169,31 +147,4 @@ async fn stream(mut producers: Vec<Producer>, time: Duration) -> Result<Histogra
         producer.flush().await?;
     }
     Ok(times)
-}
-
-async fn ready(
-    children: &mut Vec<Child>,
-    dir: &Path,
-    name: &str,
-    args: &[&str],
-) -> Result<serde_json::Value> {
-    let (file, log) =
-        (dir.join(format!("{name}.json")), std::fs::File::create(dir.join(format!("{name}.log")))?);
-    let mut command = Command::new(std::env::current_exe().context("cannot find this binary")?);
-    command.args(args).args(["--log-level", "warn"]).arg("--ready-file").arg(&file);
-    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
-    command.env_remove("CAPSTAN_CONFIG").env_remove("CAPSTAN_META");
-    let mut child = command.spawn().with_context(|| format!("cannot start capstan {name}"))?;
-    let begin = Instant::now();
-    while begin.elapsed() < START_WITHIN {
-        if let Some(status) = child.try_wait()? {
-            bail!("capstan {name} ended with {status}; its log is {}/{name}.log", dir.display());
-        }
-        if let Some(found) = std::fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok()) {
-            children.push(child);
-            return Ok(found);
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    bail!("capstan {name} is not ready; its log is {}/{name}.log", dir.display())
 }
