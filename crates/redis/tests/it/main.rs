@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a test reports")]
 
+mod acknowledged;
 mod agent;
 mod healing;
 mod metadata;
