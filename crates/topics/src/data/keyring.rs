@@ -91,7 +91,7 @@ mod tests {
     fn consumers_share_numbered_keys() {
         for consumers in 2..=8_u32 {
             let ring = Keyring::of((0..consumers).map(|place| (place, place.into())));
-            let mut keys = vec![0; 8];
+            let mut keys = [0; 8];
             for key in 0..8_000 {
                 let owner = ring.owner(format!("key-{key}").as_bytes(), |_| true).unwrap();
                 keys[usize::try_from(owner).unwrap()] += 1;
