@@ -16,6 +16,7 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use capstan_control::tasks::KindCounts;
+use capstan_docs::metrics::DocsMetrics;
 use capstan_fleet::Fleet;
 use capstan_steward::facts::{Facts, Records};
 use capstan_topics::metrics::TopicsMetrics;
@@ -53,6 +54,8 @@ pub struct Metrics {
     pub redis: RedisMetrics,
     /// What the brokers of this process count.
     pub topics: TopicsMetrics,
+    /// What the document stores of this process count.
+    pub docs: DocsMetrics,
 }
 
 /// Tasks by kind, read when Prometheus asks.
@@ -141,10 +144,11 @@ impl Metrics {
         meta.register(&mut registry);
         tasks.register(&mut registry);
         let (process, redis) = (ProcessMetrics::default(), RedisMetrics::default());
-        let topics = TopicsMetrics::default();
+        let (topics, docs) = (TopicsMetrics::default(), DocsMetrics::default());
         process.register(&mut registry);
         redis.register(&mut registry);
         topics.register(&mut registry);
+        docs.register(&mut registry);
         let (fleet, logs) = (FleetMetrics::default(), LogMetrics::default());
         fleet.register(&mut registry);
         logs.register(&mut registry);
@@ -163,6 +167,7 @@ impl Metrics {
             logs,
             redis,
             topics,
+            docs,
         }
     }
 }

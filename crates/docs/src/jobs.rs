@@ -60,6 +60,9 @@ async fn look(node: &Node, token: Token, held: &mut BTreeMap<Token, bool>) -> Re
     if !came || mine.is_some() {
         held.insert(token, holds);
     }
+    if let Some(copy) = router.tokens().get(token) {
+        copy.set_moving(learns);
+    }
     match mine {
         None if !learns && !came => return Ok(()),
         Some(job) if job.progress.state == JobState::Completed && !learns => {
@@ -81,6 +84,7 @@ async fn look(node: &Node, token: Token, held: &mut BTreeMap<Token, bool>) -> Re
     let from = config.primary.as_str().trim_start_matches("docs.").to_owned();
     let to = node.id().to_string();
     let (now, epoch) = (clock::since_epoch().as_secs(), config.epoch.0);
+    let mut is_over = false;
     change(&router.store, &key, |seen, progress| {
         if progress.committed > 0 {
             return Ok(Next::Done(()));
@@ -118,6 +122,7 @@ async fn look(node: &Node, token: Token, held: &mut BTreeMap<Token, bool>) -> Re
                 if same {
                     return Ok(Next::Done(()));
                 }
+                is_over = moved.state == JobState::Completed && job.progress.state != JobState::Completed;
                 let total = total.max(job.total);
                 let (from, updated_at) = (from.clone(), now);
                 Job { progress: moved, cursor, copied, batch, total, from, epoch, updated_at, ..job.clone() }
@@ -129,7 +134,11 @@ async fn look(node: &Node, token: Token, held: &mut BTreeMap<Token, bool>) -> Re
         };
         Ok(Next::Commit(put))
     })
-    .await
+    .await?;
+    if is_over {
+        node.inner.metrics.moved();
+    }
+    Ok(())
 }
 
 /// What the receiver has more than its job says: pairs that came in batches, and entries behind the copy they make.

@@ -30,6 +30,7 @@ pub mod node;
 
 pub mod api;
 pub mod check;
+pub mod metrics;
 
 pub use error::DocsError;
 pub use id::Token;

@@ -25,8 +25,9 @@ use crate::guarded::change;
 use crate::id::Token;
 use crate::jobs::follow_jobs;
 use crate::keys::{AliveKey, ClusterKey, NodeKey, Nodes, SecretKey};
+use crate::metrics::DocsMetrics;
 use crate::queue::Queue;
-use crate::report::{follow_self, sweep};
+use crate::report::{follow_self, sweep, weigh};
 use crate::router::{Router, ranges};
 use crate::spec::ClusterSpec;
 use crate::status::{NodeRecord, NodeStatus};
@@ -65,6 +66,8 @@ pub struct NodeOptions {
     pub cache_bytes: u64,
     /// The RabbitMQ that new copies of tokens come over, as `amqp://...`; none: they come directly.
     pub queue: Option<String>,
+    /// What the node counts.
+    pub metrics: DocsMetrics,
 }
 
 /// A node whose engine is open. Its holder is started with its owner, and then the node itself.
@@ -94,6 +97,7 @@ pub(crate) struct Inner {
     pub(crate) cluster: ClusterSpec,
     pub(crate) started: u64,
     pub(crate) http: SocketAddr,
+    pub(crate) metrics: DocsMetrics,
     /// Cancelled when streams have to end, because the node stops.
     pub(crate) closing: CancellationToken,
     holder: Holder,
@@ -124,7 +128,8 @@ impl Prepared {
         });
         let engine = engine.await.map_err(|error| DocsError::Broken(error.to_string()))??;
         let queue = options.queue.as_deref().map(|url| Queue::start(url, options.id.as_str(), &secret));
-        let tokens = Arc::new(Tokens::new(Arc::new(engine), queue));
+        options.metrics.begin();
+        let tokens = Arc::new(Tokens::new(Arc::new(engine), queue, options.metrics.clone()));
         Ok(Prepared { options, cluster, secret, tokens, store: store.clone() })
     }
 
@@ -156,6 +161,7 @@ impl Prepared {
             cluster,
             started,
             http: options.http,
+            metrics: options.metrics,
             holder,
             _tasks: tasks,
             chores,
@@ -167,6 +173,7 @@ impl Prepared {
             OwnedTask::spawn(follow_jobs(Arc::downgrade(&node.inner))),
             OwnedTask::spawn(follow_self(Arc::downgrade(&node.inner), session.clone())),
             OwnedTask::spawn(sweep(Arc::downgrade(&node.inner))),
+            OwnedTask::spawn(weigh(Arc::downgrade(&node.inner))),
         ];
         node.inner.chores.lock().unwrap_or_else(PoisonError::into_inner).extend(chores);
         Ok(node)

@@ -1,6 +1,6 @@
 //! What a node reports about itself while it runs, and the deletion of documents whose time is over.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Weak;
 use std::time::Duration;
 
@@ -11,16 +11,21 @@ use capstan_meta::session::Session;
 
 use crate::api::Documents;
 use crate::data::command::{Query, Read, Reply, Target};
+use crate::data::copy::Copy;
+use crate::decide::JobState;
 use crate::error::DocsError;
 use crate::id::Token;
-use crate::keys::{AliveKey, Collections};
+use crate::keys::{AliveKey, Collections, Jobs};
+use crate::metrics::Census;
 use crate::node::{Inner, Node};
 use crate::queue::Queue;
 use crate::router::{Concern, unexpected};
-use crate::status::NodeStatus;
+use crate::status::{Job, NodeStatus};
 
 /// How often a node looks at itself.
 const LOOK: Duration = Duration::from_secs(2);
+/// Counting documents takes at most this part of the time: one of so many seconds.
+const WEIGH_SHARE: u32 = 50;
 /// How often documents whose time is over are looked for.
 const SWEEP: Duration = Duration::from_secs(2);
 /// Documents of one token that one sweep deletes at most; the next one goes on.
@@ -37,6 +42,7 @@ pub(crate) async fn follow_self(inner: Weak<Inner>, session: Session) {
         let Some(inner) = inner.upgrade() else { return };
         let tokens = inner.router.tokens().list();
         let building = tokens.iter().filter(|(_, copy)| copy.is_leading() && copy.is_building()).count();
+        inner.metrics.set(inner.id.as_str(), census(&inner, &tokens, building).await);
         let queue = inner.router.tokens().queue().map(Queue::report);
         if queue.is_some() {
             for (token, copy) in &tokens {
@@ -50,6 +56,44 @@ pub(crate) async fn follow_self(inner: Weak<Inner>, session: Session) {
             session.declare(&AliveKey { node: inner.id.clone() }, &status);
             reported = Some(status);
         }
+    }
+}
+
+async fn census(inner: &Inner, tokens: &[(Token, Copy)], building: usize) -> Census {
+    let jobs = inner.router.view.snapshot();
+    let is_moving = |job: &Job| job.to == inner.id.as_str() && job.progress.state != JobState::Completed;
+    let moving = jobs.list(&Jobs {}).iter().filter(|(_, found)| is_moving(&found.record)).count();
+    let (mut led, mut lag) = (0, 0);
+    for (_, copy) in tokens.iter().filter(|(_, copy)| copy.is_leading()) {
+        led += 1;
+        lag = copy.lag().await.max(lag);
+    }
+    Census { held: tokens.len(), led, building, moving, lag }
+}
+
+/// Counts the documents of the copies on this node. A copy that has not changed is not counted again, and counting takes
+/// a small part of the time only.
+pub(crate) async fn weigh(inner: Weak<Inner>) {
+    let mut known: BTreeMap<Token, (u64, u64, u64)> = BTreeMap::new();
+    loop {
+        let begun = tokio::time::Instant::now();
+        let Some(inner) = inner.upgrade() else { return };
+        let tokens = inner.router.tokens().list();
+        known.retain(|token, _| tokens.iter().any(|(open, _)| open == token));
+        for (token, copy) in tokens {
+            let position = copy.position();
+            if known.get(&token).is_some_and(|(at, ..)| *at == position) {
+                continue;
+            }
+            match copy.weigh().await {
+                Ok((documents, bytes)) => drop(known.insert(token, (position, documents, bytes))),
+                Err(error) => tracing::debug!(%token, %error, "documents were not counted; trying again"),
+            }
+        }
+        let sum = |part: fn(&(u64, u64, u64)) -> u64| known.values().map(part).sum();
+        inner.metrics.weighed(inner.id.as_str(), sum(|known| known.1), sum(|known| known.2));
+        drop(inner);
+        tokio::time::sleep(LOOK.max(begun.elapsed() * WEIGH_SHARE)).await;
     }
 }
 

@@ -87,7 +87,7 @@ pub(crate) async fn run(args: UpArgs, context: &mut Context) -> Result<Exit> {
     let mut endpoints = opened.endpoints.clone();
     let hosts = start(&mut process, opened, &config, &screen).await?;
     let docs = hosts.iter().filter_map(|host| host.addresses.get(daemon::DOCS_ADDRESS));
-    endpoints.docs_nodes = docs.map(|address| format!("http://{address}/db")).collect();
+    endpoints.docs_nodes = docs.map(daemon::docs_url).collect();
     endpoints.docs = endpoints.docs_nodes.first().cloned();
     let proxy = hosts.iter().find_map(|host| host.addresses.get(PROXY_ADDRESS));
     let registry = endpoints.http.iter().map(|http| format!("{http}{}", capstan_console::SCHEMA_REGISTRY));
@@ -193,7 +193,7 @@ async fn start(
     daemon::start_updater(process, &store, &config.fleet.tree, place)?;
     daemon::start_local_redis(process, &store, config, console, &mut hosts)?;
     daemon::start_local_topics(process, &store, &session, config, &metrics, &mut hosts, topics).await?;
-    daemon::start_local_docs(process, &store, &session, config, &mut hosts).await?;
+    daemon::start_local_docs(process, &store, &session, config, &metrics, &mut hosts).await?;
     daemon::start_local_hosts(process, &store, &session, &hosts)?;
     let secret = config.redis.secret.clone().map_or_else(|| daemon::secret_of(&data), Ok)?;
     daemon::start_prober(process, &store, &session, daemon::probing(&secret), &config.host.id, &metrics)?;

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use capstan_console::Metrics;
+use capstan_docs::metrics::DocsMetrics;
 use capstan_docs::node::SERVICE;
 use capstan_docs::spec::ClusterSpec;
 use capstan_docs::{Node, NodeOptions, Prepared, api};
@@ -34,6 +36,12 @@ struct Place {
     dir: PathBuf,
     copies: usize,
     min_copies: usize,
+    metrics: DocsMetrics,
+}
+
+/// The base URL for clients of a node's API.
+pub(crate) fn docs_url(address: impl std::fmt::Display) -> String {
+    format!("http://{address}/db")
 }
 
 /// Starts the node of this process's host. Returns the address of its API.
@@ -42,6 +50,7 @@ pub(crate) async fn start_docs_host(
     store: &Store,
     session: &Session,
     config: &Config,
+    metrics: &Metrics,
 ) -> Result<SocketAddr> {
     let settings = &config.docs;
     let place = Place {
@@ -50,6 +59,7 @@ pub(crate) async fn start_docs_host(
         dir: settings.dir.clone(),
         copies: settings.copies,
         min_copies: settings.copies / 2 + 1,
+        metrics: metrics.docs.clone(),
     };
     let (_, address) = start_node(process, store, session, settings, place).await?;
     Ok(address)
@@ -61,6 +71,7 @@ pub(crate) async fn start_local_docs(
     store: &Store,
     session: &Session,
     config: &Config,
+    metrics: &Metrics,
     hosts: &mut [LocalHost],
 ) -> Result<Vec<SocketAddr>> {
     let copies = config.docs.copies.min(hosts.len());
@@ -72,8 +83,14 @@ pub(crate) async fn start_local_docs(
             listen.set_port(port.context("the port of docs.listen is too high")?);
         }
         let holder = HolderPlace::of_local(config, host, SERVICE)?;
-        let place =
-            Place { holder, listen, dir: host.dir.join("docs"), copies, min_copies: LOCAL_MIN_COPIES };
+        let place = Place {
+            holder,
+            listen,
+            dir: host.dir.join("docs"),
+            copies,
+            min_copies: LOCAL_MIN_COPIES,
+            metrics: metrics.docs.clone(),
+        };
         let (node, address) = start_node(process, store, session, &config.docs, place).await?;
         host.role(HostRole::Docs)?;
         host.addresses.insert(DOCS_ADDRESS.to_owned(), address.to_string());
@@ -108,6 +125,7 @@ async fn start_node(
         cluster,
         cache_bytes: settings.cache_bytes,
         queue: settings.queue.clone(),
+        metrics: place.metrics,
     };
     let prepared = Prepared::open(options, store).await.context("cannot open the document store")?;
     let holder = start_holder(process, store, session, &place.holder, prepared.owner()).await?;

@@ -5,10 +5,12 @@ mod bulk;
 mod changes;
 mod collection;
 mod input;
+mod kind;
 mod openapi;
 mod unread;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router as HttpRouter;
 use axum::body::Body;
@@ -28,6 +30,7 @@ use crate::error::DocsError;
 use crate::id::Token;
 use crate::keys::{CollectionName, DatabaseName};
 use crate::language::parse_query;
+use crate::metrics::RequestKind;
 use crate::node::Node;
 use crate::router::{COMMANDS, Envelope, Renewals, SECRET_HEADER};
 use input::{decode_segment, primary_key, read_body, read_json};
@@ -46,11 +49,31 @@ pub fn router(node: Node) -> HttpRouter {
 }
 
 async fn serve(State(node): State<Arc<Node>>, request: Request) -> Answer {
-    let answer = Call::of(&node, request);
-    match answer {
-        Ok((call, body)) => call.answer(body).await.unwrap_or_else(|error| error_answer(&error)),
-        Err(error) => error_answer(&error),
+    let begun = Instant::now();
+    let (kind, answered) = match Call::of(&node, request) {
+        Ok((call, body)) => (call.kind(), call.answer(body).await),
+        Err(error) => (RequestKind::Other, Err(error)),
+    };
+    let answer = answered.unwrap_or_else(|error| error_answer(&error));
+    node.inner.metrics.answered(kind, answer.status().as_u16(), begun.elapsed());
+    answer
+}
+
+/// The parts of a path. An empty one is a name that a client has left out: it must not make the path that of the whole
+/// collection or database. One slash may end a path, but not that of a delete.
+fn segments(method: &Method, path: &str) -> Result<Vec<String>, DocsError> {
+    // A base URL that ends with a slash.
+    let path = path.strip_prefix("/db//").map_or_else(|| path.to_owned(), |rest| format!("/db/{rest}"));
+    let path = path.strip_prefix('/').unwrap_or(&path);
+    let is_delete = *method == Method::DELETE;
+    let path = if is_delete { path } else { path.strip_suffix('/').unwrap_or(path) };
+    if path.is_empty() {
+        return Ok(Vec::new());
     }
+    if path.split('/').any(str::is_empty) {
+        return Err(DocsError::refused("the path has an empty name"));
+    }
+    path.split('/').map(decode_segment).collect()
 }
 
 /// One request.
@@ -65,10 +88,14 @@ struct Call<'n> {
 impl<'n> Call<'n> {
     fn of(node: &'n Node, request: Request) -> Result<(Call<'n>, Body), DocsError> {
         let (parts, body) = request.into_parts();
-        let path = parts.uri.path().split('/').filter(|part| !part.is_empty()).map(decode_segment);
-        let path = path.collect::<Result<Vec<_>, _>>()?;
+        let path = segments(&parts.method, parts.uri.path())?;
         let query = parse_query(parts.uri.query().unwrap_or_default())?;
         Ok((Call { node, method: parts.method, path, query, headers: parts.headers }, body))
+    }
+
+    fn kind(&self) -> RequestKind {
+        let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
+        kind::kind_of(&self.method, &path)
     }
 
     async fn answer(self, body: Body) -> Result<Answer, DocsError> {
@@ -150,8 +177,10 @@ impl<'n> Call<'n> {
                 let body = read_json(body).await?;
                 let name = body.get("name").and_then(Value::as_str);
                 let name = name.ok_or_else(|| DocsError::refused("the name of the database is missing"))?;
-                access.administers()?;
-                match catalogue.create_database(&database_name(name)?).await? {
+                let name = database_name(name)?;
+                // A key of one database may create it: it may drop it, too.
+                access.admits(&name)?;
+                match catalogue.create_database(&name).await? {
                     Created::Now => Ok(json_answer(202, &json!({ "_ok": true }))),
                     Created::Before => Ok(json_answer(200, &json!({ "_ok": "DB already exists" }))),
                 }
@@ -160,7 +189,7 @@ impl<'n> Call<'n> {
                 let database = database_name(database)?;
                 access.admits(&database)?;
                 match rest {
-                    [] => self.database(access, &database, body).await,
+                    [] => self.database(&database, body).await,
                     [collection, rest @ ..] => {
                         let collection = collection_name(collection)?;
                         self.collection(&database, &collection, rest, body).await
@@ -175,12 +204,7 @@ impl<'n> Call<'n> {
         DocsError::NotFound(format!("there is no {} for this path", self.method))
     }
 
-    async fn database(
-        &self,
-        access: &Access,
-        database: &DatabaseName,
-        body: Body,
-    ) -> Result<Answer, DocsError> {
+    async fn database(&self, database: &DatabaseName, body: Body) -> Result<Answer, DocsError> {
         let catalogue = Catalogue(self.node);
         match self.method {
             Method::GET => {
@@ -201,7 +225,6 @@ impl<'n> Call<'n> {
                 }
             }
             Method::DELETE => {
-                access.administers().or_else(|_| access.admits(database))?;
                 catalogue.drop_database(database).await?;
                 Ok(json_answer(202, &json!({ "_ok": true })))
             }

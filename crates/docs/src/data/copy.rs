@@ -6,6 +6,7 @@
 
 mod lead;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::command::{Changed, Command, Read, Reply, Target, Write};
 use super::entry;
-use super::find::{digest, read};
+use super::find::{digest, read, weigh};
 use super::machine::Machine;
 use super::state::{Collection, TokenView, parse};
 use crate::error::DocsError;
 use crate::id::Token;
 use crate::language::text_of_key;
+use crate::metrics::DocsMetrics;
 use crate::spec::CollectionId;
 use crate::storage::{Change, Engine, layout, layout::Applied};
 
@@ -52,13 +54,27 @@ pub(crate) struct Data {
     /// One change of the data at a time.
     alone: Mutex<()>,
     applied: watch::Sender<Applied>,
+    metrics: DocsMetrics,
+    /// What comes now belongs to a move of the token to this node. A copy of which there is nothing yet begins so.
+    is_moving: AtomicBool,
 }
 
 impl Data {
-    pub(crate) fn open(token: Token, engine: Arc<dyn Engine>) -> Result<Data, DocsError> {
+    pub(crate) fn open(
+        token: Token,
+        engine: Arc<dyn Engine>,
+        metrics: DocsMetrics,
+    ) -> Result<Data, DocsError> {
         let record = engine.get(&Applied::key(token))?;
         let applied = record.as_deref().map(Applied::decode).transpose()?.unwrap_or_default();
-        Ok(Data { token, engine, alone: Mutex::new(()), applied: watch::Sender::new(applied) })
+        let is_moving = AtomicBool::new(applied.next == 0);
+        let (alone, applied) = (Mutex::new(()), watch::Sender::new(applied));
+        Ok(Data { token, engine, alone, applied, metrics, is_moving })
+    }
+
+    /// Counts bytes that came with a move of the token.
+    pub(super) fn count_moved(&self, bytes: usize) {
+        self.metrics.moved_bytes(bytes);
     }
 
     pub(super) fn applied(&self) -> Applied {
@@ -228,6 +244,24 @@ impl Copy {
         self.log.status().await.is_ok_and(|status| status.start >= FIRST_DATA)
     }
 
+    /// Notes whether the token is moving to this node.
+    pub(crate) fn set_moving(&self, is_moving: bool) {
+        self.data.is_moving.store(is_moving, Ordering::Relaxed);
+    }
+
+    /// Log entries that the copy which is furthest behind lacks, as the primary sees it.
+    pub(crate) async fn lag(&self) -> u64 {
+        let followers = self.log.status().await.map(|status| status.followers).unwrap_or_default();
+        followers.into_iter().map(|(_, lacks)| lacks).max().unwrap_or(0)
+    }
+
+    /// Documents and bytes of what is applied here.
+    pub(crate) async fn weigh(&self) -> Result<(u64, u64), DocsError> {
+        let view = self.data.view();
+        let found = tokio::task::spawn_blocking(move || weigh(&view)).await;
+        found.map_err(|error| DocsError::Broken(error.to_string()))?
+    }
+
     /// The first offset of the log that was not applied here.
     pub(crate) fn position(&self) -> u64 {
         self.data.applied().next
@@ -345,6 +379,9 @@ impl Worker {
                 entries = tail.next(READ_BYTES) => match entries {
                     Ok(entries) => {
                         let entries: Vec<_> = entries.into_iter().map(|e| (e.offset.0, e.data)).collect();
+                        if self.data.is_moving.load(Ordering::Relaxed) {
+                            self.data.count_moved(entries.iter().map(|(_, bytes)| bytes.len()).sum());
+                        }
                         self.apply(from.0, &entries, tail.position().0).await;
                     }
                     Err(error) => {

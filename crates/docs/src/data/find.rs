@@ -289,3 +289,14 @@ pub(super) fn digest(view: &TokenView) -> Result<(i64, String), DocsError> {
     }
     Ok((documents, hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
 }
+
+/// Documents of a copy, and the bytes of all its keys and values.
+pub(super) fn weigh(view: &TokenView) -> Result<(u64, u64), DocsError> {
+    let (mut documents, mut bytes) = (0, 0);
+    for pair in view.range(&[], &[u8::MAX; 2]) {
+        let (key, value) = pair?;
+        documents += u64::from(key.first() == Some(&b'd'));
+        bytes += (key.len() + value.len()) as u64;
+    }
+    Ok((documents, bytes))
+}

@@ -42,16 +42,21 @@ impl Machine {
         let generation = data.applied().generation.wrapping_add(1);
         let prefix = layout::copy_prefix(data.token, generation);
         data.engine.write(vec![Change::DeletePrefix(prefix.clone().into())]).map_err(other)?;
-        feed(&mut |pairs: &mut dyn Read| write_pairs(&*data.engine, &prefix, pairs))?;
+        feed(&mut |pairs: &mut dyn Read| {
+            let (count, bytes) = write_pairs(&*data.engine, &prefix, pairs)?;
+            data.count_moved(bytes);
+            Ok(count)
+        })?;
         data.replace(at.0, generation).map_err(|error: DocsError| io::Error::other(error.to_string()))
     }
 }
 
-/// Writes the pairs of a stream below a prefix; says how many there were.
-fn write_pairs(engine: &dyn Engine, prefix: &[u8], from: &mut dyn Read) -> io::Result<u64> {
-    let (mut changes, mut bytes, mut count) = (Vec::new(), 0, 0);
+/// Writes the pairs of a stream below a prefix; says how many there were, and how many bytes.
+fn write_pairs(engine: &dyn Engine, prefix: &[u8], from: &mut dyn Read) -> io::Result<(u64, usize)> {
+    let (mut changes, mut bytes, mut count, mut all) = (Vec::new(), 0, 0, 0);
     while let Some((key, value)) = read_pair(from)? {
         bytes += key.len() + value.len();
+        all += key.len() + value.len();
         count += 1;
         changes.push(Change::Put([prefix, &key].concat().into(), value.into()));
         if bytes >= INSTALL_BYTES {
@@ -60,7 +65,7 @@ fn write_pairs(engine: &dyn Engine, prefix: &[u8], from: &mut dyn Read) -> io::R
         }
     }
     engine.write(changes).map_err(other)?;
-    Ok(count)
+    Ok((count, all))
 }
 
 impl StateMachine for Machine {
@@ -179,11 +184,12 @@ mod tests {
     use super::*;
     use crate::data::entry;
     use crate::id::Token;
+    use crate::metrics::DocsMetrics;
     use crate::storage::MemoryEngine;
 
     fn data() -> Arc<Data> {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::default());
-        Arc::new(Data::open("7".parse::<Token>().unwrap(), engine).unwrap())
+        Arc::new(Data::open("7".parse::<Token>().unwrap(), engine, DocsMetrics::default()).unwrap())
     }
 
     fn put(key: &str, value: &str) -> Bytes {
@@ -237,7 +243,7 @@ mod tests {
         assert_eq!((to.applied().next, pairs(&to)), (500, pairs(&from)));
         // What comes behind it is applied to the new state, also after a restart.
         to.apply(500, &[(500, put("k000", "new"))], 501).unwrap();
-        let again = Data::open(to.token, Arc::clone(&to.engine)).unwrap();
+        let again = Data::open(to.token, Arc::clone(&to.engine), DocsMetrics::default()).unwrap();
         assert_eq!((again.applied().next, pairs(&again)[0].1.as_str()), (501, "new"));
         assert!(Machine::direct(to).snapshot(&log(), Offset(502)).is_err());
     }

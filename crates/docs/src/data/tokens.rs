@@ -10,6 +10,7 @@ use super::copy::{Copy, Data};
 use super::machine::Machine;
 use crate::error::DocsError;
 use crate::id::Token;
+use crate::metrics::DocsMetrics;
 use crate::queue::Queue;
 use crate::storage::Engine;
 
@@ -18,13 +19,14 @@ pub(crate) struct Tokens {
     engine: Arc<dyn Engine>,
     /// What copies come over, if not directly.
     queue: Option<Arc<Queue>>,
+    metrics: DocsMetrics,
     data: Mutex<HashMap<Token, Arc<Data>>>,
     open: Mutex<HashMap<Token, Copy>>,
 }
 
 impl Tokens {
-    pub(crate) fn new(engine: Arc<dyn Engine>, queue: Option<Arc<Queue>>) -> Tokens {
-        Tokens { engine, queue, data: Mutex::default(), open: Mutex::default() }
+    pub(crate) fn new(engine: Arc<dyn Engine>, queue: Option<Arc<Queue>>, metrics: DocsMetrics) -> Tokens {
+        Tokens { engine, queue, metrics, data: Mutex::default(), open: Mutex::default() }
     }
 
     /// What copies come over, if not directly.
@@ -51,7 +53,7 @@ impl Tokens {
         if let Some(data) = all.get(&token) {
             return Ok(Arc::clone(data));
         }
-        let data = Arc::new(Data::open(token, Arc::clone(&self.engine))?);
+        let data = Arc::new(Data::open(token, Arc::clone(&self.engine), self.metrics.clone())?);
         all.insert(token, Arc::clone(&data));
         Ok(data)
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use capstan_docs::metrics::DocsMetrics;
 use capstan_docs::node::SERVICE;
 use capstan_docs::spec::ClusterSpec;
 use capstan_docs::{Node, NodeOptions, Prepared, api};
@@ -36,6 +37,8 @@ pub struct Cluster {
     pub client: reqwest::Client,
     /// The RabbitMQ of nodes that are started from now on.
     pub queue: Option<String>,
+    /// What all nodes count together.
+    pub metrics: DocsMetrics,
     _steward: OwnedTask,
 }
 
@@ -54,7 +57,8 @@ impl Cluster {
         let steward = OwnedTask::spawn(steward(store.clone()));
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let dir = TempDir::new("docs").unwrap();
-        let mut cluster = Cluster { dir, store, nodes: BTreeMap::new(), client, queue, _steward: steward };
+        let (nodes, metrics) = (BTreeMap::new(), DocsMetrics::default());
+        let mut cluster = Cluster { dir, store, nodes, client, queue, metrics, _steward: steward };
         let copies = count.min(3);
         for number in 1..=count {
             cluster.begin(&format!("n{number}"), copies).await;
@@ -82,8 +86,15 @@ impl Cluster {
         };
         let address = http.local_addr().unwrap();
         let cluster = ClusterSpec { copies, min_copies: copies / 2 + 1, ..ClusterSpec::default() };
-        let options =
-            NodeOptions { id, dir, http: address, cluster, cache_bytes: 8 << 20, queue: self.queue.clone() };
+        let options = NodeOptions {
+            id,
+            dir,
+            http: address,
+            cluster,
+            cache_bytes: 8 << 20,
+            queue: self.queue.clone(),
+            metrics: self.metrics.clone(),
+        };
         let prepared = Prepared::open(options, &self.store).await.unwrap();
         let holder = Holder::start(holder, log, &self.store, &session, prepared.owner()).await.unwrap();
         let node = prepared.start(holder, &session).await.unwrap();
