@@ -29,6 +29,8 @@ use crate::keys::{
 const WITHIN: Duration = Duration::from_secs(15);
 /// The first pause between attempts, and the longest one.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+/// How long a read that takes any copy waits for the primary.
+const PREFER_PRIMARY: Duration = Duration::from_secs(1);
 /// How long a view may take to catch up with the store.
 const SEE_WITHIN: Duration = Duration::from_secs(5);
 /// Tokens that one request asks at a time.
@@ -52,7 +54,7 @@ pub(crate) struct Envelope {
 pub(crate) enum Concern {
     /// The primary, with everything that was acknowledged before.
     Linearizable,
-    /// Any copy, however old; the one on this node if there is one.
+    /// The primary as well, while it answers; if it does not, the copy on this node, however old.
     Available,
 }
 
@@ -196,12 +198,16 @@ impl Router {
         read: Read,
         concern: Concern,
     ) -> Result<Reply, DocsError> {
-        if concern == Concern::Available
-            && let Some(copy) = self.tokens.get(token)
-        {
-            return copy.look(target.clone(), read).await;
+        let asked = self.ask(token, Command::Read(target.clone(), read.clone()));
+        let Some(copy) = self.tokens.get(token).filter(|_| concern == Concern::Available) else {
+            return asked.await;
+        };
+        match tokio::time::timeout(PREFER_PRIMARY, asked).await {
+            Err(_) | Ok(Err(DocsError::Busy(_) | DocsError::NotPrimary(_) | DocsError::Unknown(_))) => {
+                copy.look(target.clone(), read).await
+            }
+            Ok(answered) => answered,
         }
-        self.ask(token, Command::Read(target.clone(), read)).await
     }
 
     /// Asks every token, and gives their answers in the order of the tokens.

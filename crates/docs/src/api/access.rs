@@ -122,12 +122,13 @@ fn is_password(hash: &str, password: &str) -> bool {
     constant_time::verify_slices_are_equal(presented.as_bytes(), wanted.as_bytes()).is_ok()
 }
 
-/// At least eight characters, among them a letter and something that is not one.
+/// At least twelve characters, or eight with a letter and something that is not one.
 pub(super) fn check_password(password: &str) -> Result<(), DocsError> {
+    let length = password.chars().count();
     let letter = password.chars().any(char::is_alphabetic);
     let other = password.chars().any(|c| !c.is_alphabetic());
-    if password.chars().count() >= 8 && letter && other {
+    if length >= 12 || (length >= 8 && letter && other) {
         return Ok(());
     }
-    Err(DocsError::refused("the password is too weak: at least 8 characters, letters and others"))
+    Err(DocsError::refused("the password is too weak: at least 12 characters, or 8 with letters and others"))
 }

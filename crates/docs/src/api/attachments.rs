@@ -61,7 +61,6 @@ impl<'r> Upload<'r> {
 
     /// Makes the file visible under its name.
     pub(super) async fn finish(mut self, name: &str, label: &str, kind: &str) -> Result<(), DocsError> {
-        check_name(name)?;
         if !self.rest.is_empty() {
             let piece = std::mem::take(&mut self.rest);
             self.send(&piece).await?;
@@ -79,7 +78,8 @@ impl<'r> Upload<'r> {
     }
 }
 
-fn check_name(name: &str) -> Result<(), DocsError> {
+/// Whether a file may have this name. Asked before its first piece is stored.
+pub(super) fn check_name(name: &str) -> Result<(), DocsError> {
     let legal = !name.is_empty()
         && name.len() <= MAX_NAME
         && !name.contains(['/', '\\'])

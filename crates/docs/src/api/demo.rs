@@ -3,7 +3,7 @@
 use bson::{Document, doc};
 
 use super::catalogue::{Catalogue, Created, collection_name, database_name};
-use super::documents::Documents;
+use super::documents::{Documents, NotInserted};
 use crate::error::DocsError;
 use crate::node::Node;
 
@@ -25,8 +25,8 @@ pub async fn create_demo(node: &Node, database: &str, collection: &str) -> Resul
     }
     for outcome in documents.insert(planets()).await {
         match outcome {
-            Ok(_) | Err(DocsError::Duplicate(_)) => {}
-            Err(error) => return Err(error),
+            Ok(_) | Err(NotInserted { error: DocsError::Duplicate(_), .. }) => {}
+            Err(NotInserted { error, .. }) => return Err(error),
         }
     }
     Ok(())

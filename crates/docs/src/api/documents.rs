@@ -5,12 +5,12 @@ use std::cmp::Ordering;
 use bson::{Bson, Document};
 use serde_json::{Value, json};
 
-use super::unique;
+use super::unique::{self, Because, Mark};
 use crate::data::command::{Command, Found, Query, Read, Reply, Select, Target, Write};
 use crate::error::DocsError;
 use crate::id;
 use crate::language::json::document_to_json;
-use crate::language::{Filter, Projection, Sort, Update, sort_key, to_json};
+use crate::language::{Filter, Projection, Sort, Update, check_names, sort_key, to_json};
 use crate::router::{Concern, Router, unexpected};
 
 /// Documents of one answer if the client names no number; there is a cursor for more.
@@ -57,6 +57,46 @@ pub(super) struct FoundAll {
     pub(super) by_id: bool,
 }
 
+/// A document that was not inserted.
+pub(super) struct NotInserted {
+    pub(super) error: DocsError,
+    /// The id that it would have, if a document has it.
+    pub(super) there: Option<Bson>,
+}
+
+impl<E: Into<DocsError>> From<E> for NotInserted {
+    fn from(error: E) -> NotInserted {
+        NotInserted { error: error.into(), there: None }
+    }
+}
+
+/// What was done to many documents.
+#[derive(Default)]
+pub(super) struct ChangedMany {
+    pub(super) ids: Vec<Bson>,
+    /// Documents that do not admit the change.
+    pub(super) refused: i64,
+    /// Why the first of them does not.
+    pub(super) error: Option<DocsError>,
+}
+
+impl ChangedMany {
+    fn of(reply: Reply) -> Result<ChangedMany, DocsError> {
+        match reply {
+            Reply::Changed(ids) => Ok(ChangedMany { ids, ..ChangedMany::default() }),
+            Reply::Partly { changed, refused, reason } => {
+                Ok(ChangedMany { ids: changed, refused, error: Some(DocsError::Refused(reason)) })
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn refuse(&mut self, error: DocsError) {
+        self.refused += 1;
+        self.error.get_or_insert(error);
+    }
+}
+
 impl Documents<'_> {
     async fn write(&self, id: &Bson, write: Write) -> Result<Vec<Bson>, DocsError> {
         let command = Command::Write(self.target.clone(), write);
@@ -67,7 +107,7 @@ impl Documents<'_> {
     }
 
     /// Inserts documents; one outcome for each.
-    pub(super) async fn insert(&self, documents: Vec<Document>) -> Vec<Result<Bson, DocsError>> {
+    pub(super) async fn insert(&self, documents: Vec<Document>) -> Vec<Result<Bson, NotInserted>> {
         let mut outcomes = Vec::with_capacity(documents.len());
         let mut documents = documents.into_iter();
         loop {
@@ -80,27 +120,24 @@ impl Documents<'_> {
         }
     }
 
-    async fn insert_one(&self, document: Document) -> Result<Bson, DocsError> {
+    async fn insert_one(&self, document: Document) -> Result<Bson, NotInserted> {
         let document = self.prepare(document)?;
         let id = document.get("_id").cloned().unwrap_or(Bson::Null);
-        let claims = unique::claims(&self.target, &document)?;
-        unique::reserve(self.router, &self.target, &id, &claims).await?;
-        let inserted = self.write(&id, Write::Insert(document)).await;
-        if let Err(error) = inserted {
-            // A value stays reserved if the document may be there.
-            let may_be_there = matches!(error, DocsError::Unknown(_) | DocsError::Duplicate(_));
-            if !may_be_there {
-                unique::release(self.router, &self.target, &id, &claims).await;
-            }
-            return Err(error);
+        let (claims, mark) = (unique::claims(&self.target, &document)?, Mark::new());
+        unique::reserve(self.router, &self.target, &id, &claims, &mark).await?;
+        let Err(error) = self.write(&id, Write::Insert(document)).await else { return Ok(id) };
+        // A value stays reserved if the document may be there.
+        if !matches!(error, DocsError::Unknown(_)) {
+            unique::release(self.router, &self.target, &id, &claims, &mark, Because::NotWritten).await;
         }
-        Ok(id)
+        let there = matches!(error, DocsError::Duplicate(_)).then_some(id);
+        Err(NotInserted { error, there })
     }
 
     /// Gives a document its id and the fields that the store writes.
     fn prepare(&self, mut document: Document) -> Result<Document, DocsError> {
         SYSTEM.iter().for_each(|field| drop(document.remove(field)));
-        check_fields(&document)?;
+        check_names(&document)?;
         let given = document.remove("_id");
         let id = match given {
             _ if self.target.spec.has_key() => id::of_key(&document, &self.target.spec.primary_key)?,
@@ -299,14 +336,18 @@ impl Documents<'_> {
         let (old, new) = (unique::claims(&self.target, before)?, unique::claims(&self.target, after)?);
         let fresh: Vec<_> = new.iter().filter(|claim| !old.contains(claim)).cloned().collect();
         let stale: Vec<_> = old.into_iter().filter(|claim| !new.contains(claim)).collect();
-        unique::reserve(self.router, &self.target, id, &fresh).await?;
+        let (router, target, mark) = (self.router, &self.target, Mark::new());
+        unique::reserve(router, target, id, &fresh, &mark).await?;
+        unique::sign(router, target, id, &stale, &mark).await;
         let outcome = self.write(id, write).await;
         match &outcome {
             Ok(ids) if !ids.is_empty() => {
-                unique::release(self.router, &self.target, id, &stale).await;
+                unique::release(router, target, id, &stale, &mark, Because::Gone).await;
             }
             Err(DocsError::Unknown(_)) => {}
-            Ok(_) | Err(_) => unique::release(self.router, &self.target, id, &fresh).await,
+            Ok(_) | Err(_) => {
+                unique::release(router, target, id, &fresh, &mark, Because::NotWritten).await;
+            }
         }
         outcome.map(|ids| !ids.is_empty())
     }
@@ -316,20 +357,26 @@ impl Documents<'_> {
         &self,
         filter: &Document,
         update: &Document,
-    ) -> Result<Vec<Bson>, DocsError> {
+    ) -> Result<ChangedMany, DocsError> {
         let parsed = Update::parse(update)?;
         if let Some(ids) = self.ids_of(&Filter::parse(filter)?) {
             let id = self.existing(ids).await?;
             let select = Select { id: Some(id.clone()), filter: filter.clone(), one: true, unchanged: None };
             if !unique::is_unique(&self.target) {
-                return self.write(&id, Write::Update { select, update: update.clone() }).await;
+                let ids = self.write(&id, Write::Update { select, update: update.clone() }).await?;
+                return Ok(ChangedMany { ids, ..ChangedMany::default() });
             }
         }
         if unique::is_unique(&self.target) {
-            let mut changed = Vec::new();
+            let mut changed = ChangedMany::default();
             for id in self.ids(filter).await? {
-                if self.update_unique(&id, filter, &parsed, update).await? {
-                    changed.push(id);
+                match self.update_unique(&id, filter, &parsed, update).await {
+                    Ok(true) => changed.ids.push(id),
+                    Ok(false) => {}
+                    Err(
+                        error @ (DocsError::Refused(_) | DocsError::TooLarge(_) | DocsError::Duplicate(_)),
+                    ) => changed.refuse(error),
+                    Err(error) => return Err(error),
                 }
             }
             return Ok(changed);
@@ -351,21 +398,22 @@ impl Documents<'_> {
         }
     }
 
-    async fn everywhere(&self, write: Write) -> Result<Vec<Bson>, DocsError> {
+    async fn everywhere(&self, write: Write) -> Result<ChangedMany, DocsError> {
         let command = Command::Write(self.target.clone(), write);
-        let replies = self.router.ask_all(&command).await?;
-        let mut changed = Vec::new();
-        for reply in replies {
-            let Reply::Changed(ids) = reply else { return Err(unexpected()) };
-            changed.extend(ids);
+        let mut all = ChangedMany::default();
+        for reply in self.router.ask_all(&command).await? {
+            let one = ChangedMany::of(reply)?;
+            all.ids.extend(one.ids);
+            all.refused += one.refused;
+            all.error = all.error.or(one.error);
         }
-        Ok(changed)
+        Ok(all)
     }
 
     /// Puts another document in the place of one; its id stays.
     pub(super) async fn replace(&self, id: &Bson, mut document: Document) -> Result<(), DocsError> {
         SYSTEM.iter().for_each(|field| drop(document.remove(field)));
-        check_fields(&document)?;
+        check_names(&document)?;
         let id_of = document.get("_id").cloned().unwrap_or_else(|| id.clone());
         let same_key = !self.target.spec.has_key()
             || id::of_key(&document, &self.target.spec.primary_key).ok().as_ref() == Some(id);
@@ -399,11 +447,16 @@ impl Documents<'_> {
             true => self.get(id, Concern::Linearizable).await?,
             false => None,
         };
+        let claims = match &before {
+            Some(before) => unique::claims(&self.target, before)?,
+            None => Vec::new(),
+        };
+        let mark = Mark::new();
+        unique::sign(self.router, &self.target, id, &claims, &mark).await;
         let select = Select { id: Some(id.clone()), filter: filter.clone(), one: true, unchanged: None };
         let deleted = !self.write(id, Write::Delete(select)).await?.is_empty();
-        if let Some(before) = before.filter(|_| deleted) {
-            let claims = unique::claims(&self.target, &before)?;
-            unique::release(self.router, &self.target, id, &claims).await;
+        if deleted {
+            unique::release(self.router, &self.target, id, &claims, &mark, Because::Gone).await;
         }
         Ok(deleted)
     }
@@ -420,13 +473,8 @@ impl Documents<'_> {
             return Ok(deleted);
         }
         Filter::parse(filter)?;
-        self.everywhere(Write::Delete(Select {
-            id: None,
-            filter: filter.clone(),
-            one: false,
-            unchanged: None,
-        }))
-        .await
+        let select = Select { id: None, filter: filter.clone(), one: false, unchanged: None };
+        Ok(self.everywhere(Write::Delete(select)).await?.ids)
     }
 }
 
@@ -434,14 +482,6 @@ impl Documents<'_> {
 pub(super) fn ids_of_text(text: &str) -> Vec<Bson> {
     let number = text.parse::<i64>().ok().filter(|number| number.to_string() == text);
     std::iter::once(Bson::String(text.to_owned())).chain(number.map(Bson::Int64)).collect()
-}
-
-fn check_fields(document: &Document) -> Result<(), DocsError> {
-    match document.keys().find(|name| name.is_empty() || name.starts_with('$') || name.contains(['.', '\0']))
-    {
-        Some(name) => Err(DocsError::refused(format!("`{name}` cannot be the name of a field"))),
-        None => Ok(()),
-    }
 }
 
 /// Puts what the tokens found into one order. What lies behind a token's unfinished answer comes with the next one.
@@ -484,7 +524,17 @@ pub(super) fn found_json(found: FoundAll) -> Value {
     });
     if let (Some(cursor), Some(fields)) = (found.cursor, answer.as_object_mut()) {
         fields.insert("_more".to_owned(), Value::Bool(true));
-        fields.insert("cursor".to_owned(), to_json(cursor));
+        fields.insert("cursor".to_owned(), cursor_json(cursor));
     }
     answer
+}
+
+/// An id as a cursor. A client sends it back as text: a text that reads as JSON is quoted, so that `5` is the number.
+fn cursor_json(id: Bson) -> Value {
+    match to_json(id) {
+        Value::String(text) if serde_json::from_str::<Value>(&text).is_ok() => {
+            Value::String(Value::String(text).to_string())
+        }
+        other => other,
+    }
 }

@@ -3,6 +3,9 @@
 //! A value is reserved on the token that owns its hash, before the document is written. A reservation whose document is
 //! not there, or has another value by now, is left over from a request that was cut off: the next one takes it over,
 //! naming the owner that it replaces, so two of them cannot both succeed.
+//!
+//! Several requests may reserve a value for the same document. Each leaves its mark; a request gives a value back only if
+//! its mark is the last one, so it never takes away what another one is about to rely on.
 
 use std::time::Duration;
 
@@ -28,6 +31,24 @@ pub(super) struct Claim {
     index: u32,
     field: String,
     value: Bson,
+}
+
+/// What tells the reservations of one request from those of others.
+pub(super) struct Mark(String);
+
+impl Mark {
+    pub(super) fn new() -> Mark {
+        Mark(format!("{:032x}", rand::random::<u128>()))
+    }
+}
+
+/// Why values are given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Because {
+    /// The document that they were reserved for was not written. What another request reserved before stays.
+    NotWritten,
+    /// The document that had them has them no more.
+    Gone,
 }
 
 /// The unique values of a document. A missing field and null claim nothing.
@@ -58,17 +79,25 @@ pub(super) async fn reserve(
     target: &Target,
     id: &Bson,
     claims: &[Claim],
+    mark: &Mark,
 ) -> Result<(), DocsError> {
     for (at, claim) in claims.iter().enumerate() {
-        if let Err(error) = reserve_one(router, target, id, claim).await {
-            release(router, target, id, claims.get(..at).unwrap_or_default()).await;
+        if let Err(error) = reserve_one(router, target, id, claim, mark).await {
+            let done = claims.get(..at).unwrap_or_default();
+            release(router, target, id, done, mark, Because::NotWritten).await;
             return Err(error);
         }
     }
     Ok(())
 }
 
-async fn reserve_one(router: &Router, target: &Target, id: &Bson, claim: &Claim) -> Result<(), DocsError> {
+async fn reserve_one(
+    router: &Router,
+    target: &Target,
+    id: &Bson,
+    claim: &Claim,
+    mark: &Mark,
+) -> Result<(), DocsError> {
     let until = tokio::time::Instant::now() + IN_FLIGHT;
     let mut instead_of = None;
     loop {
@@ -77,6 +106,7 @@ async fn reserve_one(router: &Router, target: &Target, id: &Bson, claim: &Claim)
             value: claim.value.clone(),
             id: id.clone(),
             instead_of: instead_of.take(),
+            mark: Some(mark.0.clone()),
         };
         let reply = router.ask(token_of(router, claim), Command::Write(target.clone(), write)).await?;
         let Reply::Reserved(Some(owner)) = reply else { return Err(unexpected()) };
@@ -107,10 +137,39 @@ async fn has_value(router: &Router, target: &Target, id: &Bson, claim: &Claim) -
     Ok(value.is_some_and(|value| sort_key(value) == sort_key(&claim.value)))
 }
 
-/// Gives values back. What fails is found to be left over by the next request for the value.
-pub(super) async fn release(router: &Router, target: &Target, id: &Bson, claims: &[Claim]) {
+/// Leaves the request's mark on values that its document has, before it is changed to have them no more.
+pub(super) async fn sign(router: &Router, target: &Target, id: &Bson, claims: &[Claim], mark: &Mark) {
     for claim in claims {
-        let write = Write::Release { index: claim.index, value: claim.value.clone(), id: id.clone() };
+        let write = Write::Reserve {
+            index: claim.index,
+            value: claim.value.clone(),
+            id: id.clone(),
+            instead_of: None,
+            mark: Some(mark.0.clone()),
+        };
+        if let Err(error) = router.ask(token_of(router, claim), Command::Write(target.clone(), write)).await {
+            tracing::debug!(%error, "a unique value was not signed");
+        }
+    }
+}
+
+/// Gives values back. What fails is found to be left over by the next request for the value.
+pub(super) async fn release(
+    router: &Router,
+    target: &Target,
+    id: &Bson,
+    claims: &[Claim],
+    mark: &Mark,
+    because: Because,
+) {
+    for claim in claims {
+        let write = Write::Release {
+            index: claim.index,
+            value: claim.value.clone(),
+            id: id.clone(),
+            mark: Some(mark.0.clone()),
+            if_made: because == Because::NotWritten,
+        };
         let released = router.ask(token_of(router, claim), Command::Write(target.clone(), write)).await;
         if let Err(error) = released {
             tracing::debug!(%error, "a unique value was not given back");
@@ -125,7 +184,7 @@ pub(super) async fn reserve_existing(
     collection: &CollectionName,
     field: &str,
 ) -> Result<(), DocsError> {
-    let target = router.target(database, collection).await?;
+    let (target, mark) = (router.target(database, collection).await?, Mark::new());
     for token in Token::all(router.digits) {
         let mut after = None;
         loop {
@@ -137,7 +196,7 @@ pub(super) async fn reserve_existing(
                 let id = document.get("_id").unwrap_or(&Bson::Null);
                 let own: Vec<Claim> =
                     claims(&target, document)?.into_iter().filter(|claim| claim.field == field).collect();
-                reserve(router, &target, id, &own).await?;
+                reserve(router, &target, id, &own, &mark).await?;
             }
             if !found.more {
                 break;

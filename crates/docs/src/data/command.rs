@@ -54,11 +54,20 @@ pub(crate) enum Write {
         value: Bson,
         id: Bson,
         instead_of: Option<Bson>,
+        /// The request that reserves it.
+        #[serde(default)]
+        mark: Option<String>,
     },
     Release {
         index: u32,
         value: Bson,
         id: Bson,
+        /// Only if this request was the last one that reserved it.
+        #[serde(default)]
+        mark: Option<String>,
+        /// Only if it was that request that made the reservation, not an earlier one for the same document.
+        #[serde(default)]
+        if_made: bool,
     },
     Chunk {
         id: Bson,
@@ -122,6 +131,13 @@ pub(crate) struct Query {
 pub(crate) enum Reply {
     /// The ids of the documents that were changed.
     Changed(Vec<Bson>),
+    /// As above; some other documents do not admit the change.
+    Partly {
+        changed: Vec<Bson>,
+        refused: i64,
+        /// Why the first of them does not.
+        reason: String,
+    },
     Document(Option<Document>),
     Documents(Found),
     Count(i64),

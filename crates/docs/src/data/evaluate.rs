@@ -10,7 +10,7 @@ use super::find::scan;
 use super::state::{Collection, Draft, encode, entries_of, parse};
 use crate::error::DocsError;
 use crate::id;
-use crate::language::{Filter, Update};
+use crate::language::{Filter, Update, check_names, sort_key};
 use crate::spec::CollectionId;
 use crate::storage::layout;
 
@@ -19,16 +19,21 @@ const STEP_DOCUMENTS: usize = 500;
 /// Bytes of changes after which a step ends: an entry of the log has room for it and one more document.
 const STEP_BYTES: usize = 1024 * 1024;
 
+/// Fields that only the store writes; besides them the time of the last change, which every change sets.
+const OWN_FIELDS: [&str; 4] = ["_token", "_txnId", "_cre", "_attachment"];
+
 /// What a command has come to so far.
 pub(super) struct Step {
     pub(super) reply: Reply,
+    /// Documents that do not admit the change, and why the first of them does not.
+    pub(super) refused: Option<(i64, String)>,
     /// Where it goes on, in a batch of its own.
     pub(super) after: Option<Vec<u8>>,
 }
 
 impl Step {
     fn done(reply: Reply) -> Step {
-        Step { reply, after: None }
+        Step { reply, refused: None, after: None }
     }
 }
 
@@ -76,10 +81,14 @@ pub(super) fn evaluate(
         Write::Replace { id, document } => replace(draft, &collection, id, document, now)?,
         Write::Define => Reply::Changed(Vec::new()),
         Write::Drop => return drop_collection(draft, target),
-        Write::Reserve { index, value, id, instead_of } => {
-            reserve(draft, collection.spec.id, (*index, value), id, instead_of.as_ref())?
+        Write::Reserve { index, value, id, instead_of, mark } => {
+            let key = layout::reservation(collection.spec.id, *index, value);
+            reserve(draft, key, id, instead_of.as_ref(), mark.as_ref())?
         }
-        Write::Release { index, value, id } => release(draft, collection.spec.id, (*index, value), id)?,
+        Write::Release { index, value, id, mark, if_made } => {
+            let key = layout::reservation(collection.spec.id, *index, value);
+            release(draft, key, id, mark.as_ref(), *if_made)?
+        }
         Write::Chunk { id, file, number, bytes } => {
             find_one(draft, collection.spec.id, id)?;
             let key = layout::chunk(collection.spec.id, id, file, *number);
@@ -207,23 +216,30 @@ fn each(
     let view = draft.view();
     let (start, end) = layout::whole(layout::documents(collection.spec.id));
     let from = after.map_or(start, <[u8]>::to_vec);
+    let mut refused: Option<(i64, String)> = None;
     for pair in view.range(&from, &end) {
         let (key, value) = pair?;
         let document: Document = parse(&value)?;
         if !filter.matches(&document) {
             continue;
         }
-        act(draft, &document)?;
-        changed.push(document.get("_id").cloned().unwrap_or(Bson::Null));
+        match act(draft, &document) {
+            Ok(()) => changed.push(document.get("_id").cloned().unwrap_or(Bson::Null)),
+            // Nothing of it is in the draft; the other documents are changed all the same.
+            Err(error @ (DocsError::Refused(_) | DocsError::TooLarge(_))) if !select.one => {
+                refused.get_or_insert_with(|| (0, error.to_string())).0 += 1;
+            }
+            Err(error) => return Err(error),
+        }
         if select.one {
             break;
         }
         if changed.len() >= STEP_DOCUMENTS || draft.size() >= STEP_BYTES {
             let after = [&key[..], &[0]].concat();
-            return Ok(Step { reply: Reply::Changed(changed), after: Some(after) });
+            return Ok(Step { reply: Reply::Changed(changed), refused, after: Some(after) });
         }
     }
-    Ok(Step::done(Reply::Changed(changed)))
+    Ok(Step { reply: Reply::Changed(changed), refused, after: None })
 }
 
 fn is_unchanged(document: &Document, select: &Select) -> bool {
@@ -245,6 +261,7 @@ fn change(
 ) -> Result<(), DocsError> {
     let mut next = update.apply(document)?;
     check_key(collection, document, &next)?;
+    check_stored(document, &next)?;
     touch(&mut next, document, now);
     put(draft, collection, Some(document), &next)
 }
@@ -266,6 +283,18 @@ fn check_key(collection: &Collection, before: &Document, after: &Document) -> Re
     Err(DocsError::refused("id validation failed: the fields of the primary key cannot be changed"))
 }
 
+/// An update leaves the store's own fields as they are, and a document that can be stored.
+fn check_stored(before: &Document, after: &Document) -> Result<(), DocsError> {
+    let value = |document: &Document, field: &str| document.get(field).map(sort_key);
+    if let Some(field) = OWN_FIELDS.iter().find(|field| value(before, field) != value(after, field)) {
+        return Err(DocsError::refused(format!("`{field}` is written by the store and cannot be changed")));
+    }
+    // Files may have names that fields may not.
+    let mut rest = after.clone();
+    rest.remove("_attachment");
+    Ok(check_names(&rest)?)
+}
+
 fn replace(
     draft: &mut Draft<'_>,
     collection: &Collection,
@@ -276,7 +305,7 @@ fn replace(
     let before = find_one(draft, collection.spec.id, id)?;
     let mut next = document.clone();
     // The id stays as it is stored: a number may have come as one of another size.
-    for field in ["_id", "_cre", "_token", "_attachment"] {
+    for field in std::iter::once("_id").chain(OWN_FIELDS) {
         match before.get(field) {
             Some(value) => drop(next.insert(field, value.clone())),
             None => drop(next.remove(field)),
@@ -301,39 +330,43 @@ fn delete(draft: &mut Draft<'_>, collection: &Collection, document: &Document) -
     Ok(())
 }
 
-/// A value belongs to one document. Another one gets it only in place of the owner that it names.
+/// A value belongs to one document. Another one gets it only in place of the owner that it names. A reservation has the
+/// mark of the request that asked for it last.
 fn reserve(
     draft: &mut Draft<'_>,
-    collection: CollectionId,
-    (index, value): (u32, &Bson),
+    key: Vec<u8>,
     id: &Bson,
     instead_of: Option<&Bson>,
+    mark: Option<&String>,
 ) -> Result<Reply, DocsError> {
-    let key = layout::reservation(collection, index, value);
-    let owner = owner(draft, &key)?;
-    let free = owner.is_none() || owner.as_ref() == Some(id) || owner.as_ref() == instead_of;
-    if free && owner.as_ref() != Some(id) {
-        draft.put(key, encode(&bson::doc! { "id": id.clone() })?);
+    let known: Option<Document> = draft.get(&key)?.as_deref().map(parse).transpose()?;
+    let owner = known.as_ref().and_then(|known| known.get("id"));
+    let is_own = owner == Some(id);
+    if !(owner.is_none() || is_own || owner == instead_of) {
+        return Ok(Reply::Reserved(owner.cloned()));
     }
-    Ok(Reply::Reserved(if free { Some(id.clone()) } else { owner }))
+    if !is_own || mark.is_some() {
+        let record = bson::doc! { "id": id.clone(), "mark": mark.cloned(), "made": !is_own };
+        draft.put(key, encode(&record)?);
+    }
+    Ok(Reply::Reserved(Some(id.clone())))
 }
 
 fn release(
     draft: &mut Draft<'_>,
-    collection: CollectionId,
-    (index, value): (u32, &Bson),
+    key: Vec<u8>,
     id: &Bson,
+    mark: Option<&String>,
+    if_made: bool,
 ) -> Result<Reply, DocsError> {
-    let key = layout::reservation(collection, index, value);
-    if owner(draft, &key)?.as_ref() == Some(id) {
+    let known: Option<Document> = draft.get(&key)?.as_deref().map(parse).transpose()?;
+    let known = known.unwrap_or_default();
+    let is_last = mark.is_none_or(|mark| known.get_str("mark").is_ok_and(|last| last == mark));
+    let is_made = !if_made || known.get_bool("made").unwrap_or(true);
+    if known.get("id") == Some(id) && is_last && is_made {
         draft.delete(key);
     }
     Ok(Reply::Reserved(None))
-}
-
-fn owner(draft: &Draft<'_>, key: &[u8]) -> Result<Option<Bson>, DocsError> {
-    let found: Option<Document> = draft.get(key)?.as_deref().map(parse).transpose()?;
-    Ok(found.and_then(|found| found.get("id").cloned()))
 }
 
 fn attach(

@@ -5,6 +5,7 @@
 
 mod filter;
 pub(crate) mod json;
+mod names;
 mod order;
 mod path;
 mod projection;
@@ -14,6 +15,7 @@ mod update;
 
 pub use filter::{Filter, Range, Test};
 pub use json::{from_json, to_json};
+pub use names::check_names;
 pub use order::{compare, sort_key};
 pub(crate) use order::{encoded_len, text_of_key};
 pub use path::Path;
@@ -22,8 +24,9 @@ pub use query_string::parse_query;
 pub use sort::Sort;
 pub use update::Update;
 
-/// Levels of nesting of a document or a filter: deeper ones are refused, so that no recursion runs out of stack.
-pub const MAX_DEPTH: usize = 64;
+/// Levels of nesting of a document or a filter: deeper ones are refused, so that no recursion runs out of stack. An update
+/// of twice as many levels on its way between nodes has overflowed the 2 MiB of a worker thread in a debug build.
+pub const MAX_DEPTH: usize = 32;
 /// Conditions of one filter or operators of one update.
 pub const MAX_TERMS: usize = 1_000;
 

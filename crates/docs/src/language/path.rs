@@ -4,6 +4,9 @@ use bson::{Bson, Document};
 
 use super::{MAX_DEPTH, Refusal};
 
+/// Bytes of a dotted path.
+const MAX_PATH: usize = 1_024;
+
 /// A place in a document: field names, outermost first. A number is also an index of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path(Vec<String>);
@@ -12,7 +15,13 @@ impl Path {
     /// Reads `a.b.0`.
     pub fn parse(text: &str) -> Result<Path, Refusal> {
         let parts: Vec<String> = text.split('.').map(str::to_owned).collect();
-        if parts.iter().any(String::is_empty) || parts.len() > MAX_DEPTH {
+        if text.len() > MAX_PATH || parts.len() > MAX_DEPTH {
+            return Err(Refusal::new(format!(
+                "a field name or a dotted path has at most {MAX_PATH} bytes and {MAX_DEPTH} levels"
+            )));
+        }
+        // BSON ends a name with a NUL.
+        if parts.iter().any(String::is_empty) || text.contains('\0') {
             return Err(Refusal::new(format!("`{text}` is not a field name or a dotted path")));
         }
         if parts.iter().any(|part| part.starts_with('$')) {

@@ -240,7 +240,9 @@ fn expiry(expires: Option<&Value>) -> Result<Option<u64>, DocsError> {
         Some(Value::String(text)) if text.is_empty() || text == "never" => Ok(None),
         Some(Value::String(text)) => {
             let number = |unit: char| text.strip_suffix(unit).and_then(|number| number.parse::<u64>().ok());
-            let days = number('d').or(number('m').map(|m| m * 30)).or(number('y').map(|y| y * 365));
+            let months = number('m').and_then(|months| months.checked_mul(30));
+            let years = number('y').and_then(|years| years.checked_mul(365));
+            let days = number('d').or(months).or(years);
             let days = days.filter(|days| (1..=36_500).contains(days));
             let days =
                 days.ok_or_else(|| DocsError::refused("expires is never, or days, months or years: 3m, 1y"))?;

@@ -24,7 +24,14 @@ pub(super) async fn bulk(documents: &Documents<'_>, body: &Bytes) -> Result<Answ
     let (mut results, mut failed, all) = (Vec::new(), 0, operations.len());
     for operation in operations {
         match one(documents, operation).await {
-            Ok(result) => results.push(result),
+            Ok(result) => {
+                let is_done = result["_ok"] == json!(true);
+                results.push(result);
+                failed += usize::from(!is_done);
+                if ordered && !is_done {
+                    break;
+                }
+            }
             Err(DocsError::Stale) if results.is_empty() => return Err(DocsError::Stale),
             Err(error) => {
                 failed += 1;
@@ -53,11 +60,24 @@ async fn one(documents: &Documents<'_>, operation: Value) -> Result<Value, DocsE
     match name.as_str() {
         "insertOne" => {
             let outcome = documents.insert(vec![object("doc")?]).await.into_iter().next();
-            let id = outcome.ok_or_else(refuse)??;
+            let id = outcome.ok_or_else(refuse)?.map_err(|refused| refused.error)?;
             Ok(json!({ "_ok": true, "_id": to_json(id) }))
         }
         "updateOne" => Ok(counted(documents.update_one(&object("filter")?, &object("update")?).await?)),
-        "updateMany" => Ok(counted(documents.update_many(&object("filter")?, &object("update")?).await?)),
+        "updateMany" => {
+            let changed = documents.update_many(&object("filter")?, &object("update")?).await?;
+            let mut result = counted(changed.ids);
+            match changed.error {
+                Some(error) if result["count"] == json!(0) => return Err(error),
+                Some(error) => {
+                    result["_ok"] = json!(false);
+                    result["_error"] =
+                        json!(format!("{} documents were not changed: {error}", changed.refused));
+                }
+                None => {}
+            }
+            Ok(result)
+        }
         "deleteOne" => Ok(counted(documents.delete_one(&object("filter")?).await?)),
         "deleteMany" => Ok(counted(documents.delete_many(&object("filter")?).await?)),
         "replaceOne" => {

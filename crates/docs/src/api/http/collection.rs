@@ -10,8 +10,8 @@ use super::Call;
 use super::bulk::bulk;
 use super::input::{parse_json, text_of};
 use crate::api::answer::{Answer, json_answer, not_found};
-use crate::api::attachments::{Upload, content, listed};
-use crate::api::documents::{Documents, MAX_INSERT, found_json, ids_of_text};
+use crate::api::attachments::{Upload, check_name, content, listed};
+use crate::api::documents::{Documents, MAX_INSERT, NotInserted, found_json, ids_of_text};
 use crate::data::command::{Command, Write};
 use crate::error::DocsError;
 use crate::id::is_hex;
@@ -178,6 +178,7 @@ impl Call<'_> {
             }
             let name = field.file_name().unwrap_or_default();
             let name = name.rsplit('/').next().unwrap_or_default().to_owned();
+            check_name(&name)?;
             let kind =
                 field.content_type().map_or("application/octet-stream".to_owned(), ToString::to_string);
             while let Some(chunk) = field.chunk().await.map_err(bad)? {
@@ -209,10 +210,8 @@ async fn insert(documents: &Documents<'_>, body: &Bytes) -> Result<Answer, DocsE
     let list = list.into_iter().map(|document| object_from_json(document, "a document"));
     let list = list.collect::<Result<Vec<_>, _>>()?;
     let outcomes = documents.insert(list).await;
-    let single = outcomes.len() == 1;
-    let mut worst: Option<DocsError> = None;
-    let mut results = Vec::with_capacity(outcomes.len());
-    let mut inserted = 0;
+    let (all, mut results) = (outcomes.len(), Vec::with_capacity(outcomes.len()));
+    let (mut inserted, mut worst) = (0, None);
     for outcome in outcomes {
         match outcome {
             Ok(id) => {
@@ -221,28 +220,29 @@ async fn insert(documents: &Documents<'_>, body: &Bytes) -> Result<Answer, DocsE
                 let value = json!({ "_ok": true, "replyMsg": [{ "_ok": true, "_id": id }], "_id": id });
                 results.push(json!({ "status": "fulfilled", "value": value }));
             }
-            Err(DocsError::Stale) => return Err(DocsError::Stale),
-            Err(error) if single => return Err(error),
-            Err(error) => {
-                results.push(
-                    json!({ "status": "rejected", "reason": error.to_string(), "value": { "_ok": false } }),
-                );
+            Err(NotInserted { error: DocsError::Stale, .. }) => return Err(DocsError::Stale),
+            Err(NotInserted { error, there }) => {
+                let id = there.map(to_json);
+                let value = json!({ "_ok": false, "replyMsg": [{ "_ok": false, "_id": id }], "_id": id });
+                results.push(json!({ "status": "rejected", "reason": error.to_string(), "value": value }));
                 worst = Some(error);
             }
         }
     }
-    match worst {
-        None => Ok(json_answer(202, &json!({ "_ok": true, "result": results }))),
-        Some(error) => {
-            let status = if inserted == 0 { error.status() } else { 202 };
-            let text = format!(
-                "{} of {} documents were not inserted: {error}",
-                results.len() - inserted,
-                results.len()
-            );
-            Ok(json_answer(status, &json!({ "_ok": false, "_error": text, "result": results })))
-        }
-    }
+    let Some(error) = worst else {
+        return Ok(json_answer(202, &json!({ "_ok": true, "result": results })));
+    };
+    let status = match &error {
+        _ if inserted > 0 => 202,
+        // The SDK, which always sends options, drops the body of a 4xx: it would not see which document is there.
+        DocsError::Duplicate(_) if body.get("options").is_some() => 200,
+        error => error.status(),
+    };
+    let text = match all {
+        1 => error.to_string(),
+        _ => format!("{} of {all} documents were not inserted: {error}", all - inserted),
+    };
+    Ok(json_answer(status, &json!({ "_ok": false, "_error": text, "error": text, "result": results })))
 }
 
 async fn update(documents: &Documents<'_>, body: &Bytes) -> Result<Answer, DocsError> {
@@ -264,7 +264,20 @@ async fn update(documents: &Documents<'_>, body: &Bytes) -> Result<Answer, DocsE
             None => Ok(not_found()),
         };
     }
-    let ids: Vec<Value> = documents.update_many(&filter, &update).await?.into_iter().map(to_json).collect();
+    let changed = documents.update_many(&filter, &update).await?;
+    let ids: Vec<Value> = changed.ids.into_iter().map(to_json).collect();
     let count = ids.len();
-    Ok(json_answer(200, &json!({ "_ok": true, "_okCnt": count, "_nokCnt": 0, "updatedIds": ids })))
+    let Some(error) = changed.error else {
+        return Ok(json_answer(
+            200,
+            &json!({ "_ok": true, "_okCnt": count, "_nokCnt": 0, "updatedIds": ids }),
+        ));
+    };
+    if count == 0 {
+        return Err(error);
+    }
+    let text = format!("{} documents were not changed: {error}", changed.refused);
+    let answer = json!({ "_ok": false, "_okCnt": count, "_nokCnt": changed.refused, "updatedIds": ids,
+                         "_error": text });
+    Ok(json_answer(200, &answer))
 }

@@ -123,5 +123,10 @@ pub(super) fn primary_key(options: Option<&Value>) -> Result<Vec<String>, DocsEr
             .ok_or_else(refuse)?,
         Some(_) => return Err(refuse()),
     };
+    let is_alone = |field: &String| key.len() == 1 || field != "_id";
+    let is_once = |field: &String| key.iter().filter(|other| *other == field).count() == 1;
+    if !key.iter().all(|field| is_alone(field) && is_once(field)) {
+        return Err(DocsError::refused("primaryKey names each field once, and _id only alone"));
+    }
     Ok(if key.is_empty() { vec!["_id".to_owned()] } else { key })
 }

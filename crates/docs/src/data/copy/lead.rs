@@ -156,7 +156,7 @@ impl Worker {
 
     /// Carries out a command over many keys, step by step; each step is committed before the next one is evaluated.
     async fn wide(&mut self, epoch: LogEpoch, job: Job) -> Result<(), Ended> {
-        let (mut after, mut changed) = (None, Vec::new());
+        let (mut after, mut changed, mut refused) = (None, Vec::new(), None::<(i64, String)>);
         loop {
             let view = self.data.view();
             let step = {
@@ -181,9 +181,16 @@ impl Worker {
             if let Reply::Changed(ids) = step.reply {
                 changed.extend(ids);
             }
+            if let Some((count, reason)) = step.refused {
+                refused.get_or_insert((0, reason)).0 += count;
+            }
             after = step.after;
             if after.is_none() {
-                job.reply.send(Ok(Reply::Changed(changed))).ok();
+                let reply = match refused {
+                    None => Reply::Changed(changed),
+                    Some((refused, reason)) => Reply::Partly { changed, refused, reason },
+                };
+                job.reply.send(Ok(reply)).ok();
                 return Ok(());
             }
         }
