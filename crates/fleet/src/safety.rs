@@ -179,6 +179,11 @@ impl Safety {
         });
     }
 
+    /// A host went back to the version before: its steps are undone, and it may run them again from the first one on.
+    pub fn went_back(&mut self, lrn: Lrn, generation: u64) {
+        self.begun.remove(&(lrn, generation));
+    }
+
     fn once(&mut self, begun: Begun, hosts: &BTreeMap<Lrn, Truth>) -> Result<(), Violation> {
         let did = self.once.entry((begun.generation, begun.step)).or_default();
         let other = did

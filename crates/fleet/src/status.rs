@@ -131,6 +131,19 @@ impl HostStatus {
         }
     }
 
+    /// The step that the host continues with: the announced one, or the one at which it failed. A host that was taken
+    /// back, or was partly, has to run all steps again.
+    #[must_use]
+    pub fn continues_at(&self) -> u32 {
+        if self.was_taken_back() { 1 } else { self.step }
+    }
+
+    /// Whether a rollback of this host has ended, with success or without.
+    #[must_use]
+    pub fn was_taken_back(&self) -> bool {
+        self.rollback_failed || !self.rolled_back_to.is_empty()
+    }
+
     /// Whether it is about this request, and not about an earlier one.
     #[must_use]
     pub fn is_about(&self, request: &Request) -> bool {

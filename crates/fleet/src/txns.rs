@@ -137,10 +137,14 @@ fn hosts(tree: &Tree, world: &World, moves: &[HostMove]) -> Txn {
         }
         change_slot(world, host, &mut slots);
     }
-    let begins = !world.drains.is_empty() && moves.iter().any(|host| host.desired.phase == Phase::Run);
+    let begins = moves.iter().any(|host| match host.desired.phase {
+        Phase::Run => !world.drains.is_empty(),
+        Phase::Rollback { .. } => true,
+        Phase::Drain | Phase::Return | Phase::Settle | Phase::Done | Phase::Gone | Phase::Failed => false,
+    });
     if begins {
-        // Whether a drained host may begin depends on all others, and an earlier decision may still be on its way to the
-        // store. Each that lets a host begin writes the slots of its group and is guarded by all slots, so that only one
+        // Whether a drained host may begin, or one may go back, depends on all others, and an earlier decision may still
+        // be on its way to the store. Each that lets a host begin writes the slots of its group and is guarded by all slots, so that only one
         // of two made from the same state is committed.
         for host in moves {
             slots.entry(host.group.clone()).or_insert_with(|| slots_of(world, &host.group));

@@ -113,9 +113,19 @@ pub(super) struct Granted {
 pub(super) struct Room {
     holders: Vec<String>,
     slots: usize,
-    /// By failure domain: the hosts out of service, and how many may be.
-    domains: BTreeMap<String, (Lrns, usize)>,
+    domains: BTreeMap<String, Domain>,
     domain_of: BTreeMap<Lrn, String>,
+}
+
+/// Room in one failure domain.
+#[derive(Default)]
+struct Domain {
+    /// Hosts out of service, for whatever reason.
+    out: Lrns,
+    /// Hosts out of service by the rollout: in a slot, or not stopped since they left.
+    busy: Lrns,
+    /// How many may be.
+    limit: usize,
 }
 
 impl Room {
@@ -132,33 +142,39 @@ impl Room {
         for lrn in group.hosts() {
             let domain = domain_of(world, lrn, policy);
             *sizes.entry(domain.clone()).or_default() += 1;
-            let (out, _) = room.domains.entry(domain.clone()).or_default();
+            let hosts = room.domains.entry(domain.clone()).or_default();
             if is_out(world, rollout, lrn) {
-                out.insert(lrn);
+                hosts.out.insert(lrn);
+            }
+            if rollout.is_in_slot(lrn) || is_leaving(world, rollout, lrn) {
+                hosts.busy.insert(lrn);
             }
             room.domain_of.insert(lrn, domain);
         }
-        for (domain, (_, limit)) in &mut room.domains {
-            *limit = policy.unavailable(sizes.get(domain).copied().unwrap_or(0));
+        for (domain, hosts) in &mut room.domains {
+            hosts.limit = policy.unavailable(sizes.get(domain).copied().unwrap_or(0));
         }
         room
     }
 
-    /// Why there is no room for a host. A host that is out of service anyway needs no room.
+    /// Why there is no room for a host. One that is out of service anyway has to wait only for hosts that are out by the
+    /// rollout.
     pub(super) fn obstacle(&self, lrn: Lrn) -> Option<Obstacle> {
         if self.holders.len() >= self.slots {
             return Some(Obstacle::NoSlot { holders: self.holders.clone() });
         }
         let domain = self.domain_of.get(&lrn)?;
-        let (out, limit) = self.domains.get(domain)?;
-        (out.len() >= *limit && !out.contains(&lrn))
-            .then(|| Obstacle::DomainFull { domain: domain.clone(), out: out.iter().copied().collect() })
+        let hosts = self.domains.get(domain)?;
+        let out = if hosts.out.contains(&lrn) { &hosts.busy } else { &hosts.out };
+        let others: Vec<Lrn> = out.iter().copied().filter(|other| *other != lrn).collect();
+        (others.len() >= hosts.limit).then(|| Obstacle::DomainFull { domain: domain.clone(), out: others })
     }
 
     fn take(&mut self, lrn: Lrn) {
         self.holders.push(lrn.to_string());
-        if let Some((out, _)) = self.domain_of.get(&lrn).and_then(|domain| self.domains.get_mut(domain)) {
-            out.insert(lrn);
+        if let Some(hosts) = self.domain_of.get(&lrn).and_then(|domain| self.domains.get_mut(domain)) {
+            hosts.out.insert(lrn);
+            hosts.busy.insert(lrn);
         }
     }
 }
@@ -167,6 +183,11 @@ pub(super) fn domain_of(world: &World, lrn: Lrn, policy: &Policy) -> String {
     let label = policy.failure_domain.as_ref();
     let value = label.and_then(|label| world.infos.get(&lrn)?.record.labels.get(label));
     value.cloned().unwrap_or_default()
+}
+
+/// Whether a host left and has not stopped. The standing comes first: the rest is a search in the request.
+fn is_leaving(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
+    rollout.standings.get(&lrn) == Some(&Standing::Left) && world.is_leaving(lrn)
 }
 
 /// Whether a host is out of service, by the rollout's doing or not: its worker is gone, it failed and did not go back,
@@ -256,22 +277,26 @@ pub(super) fn grants(world: &World, rollout: &Rollout<'_>, segment: Segment, ala
     Granted { moves, why }
 }
 
-/// Hosts that lag behind what all others have done, and may run up to there alone.
+/// Hosts that lag behind what all others have done, and may run up to there alone; and hosts that are to try a step again
+/// at which all meet.
 pub(super) fn catch_up(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Vec<HostMove> {
-    let through = rollout.safe_alone();
+    let safe = rollout.safe_alone();
     let mut moves = Vec::new();
-    if through == 0 || rollout.orders.paused.is_some() {
+    if (safe == 0 && rollout.orders.retry.is_empty()) || rollout.orders.paused.is_some() {
         return moves;
     }
     for group in &rollout.groups {
-        let lagging: Vec<Lrn> =
-            group.hosts().filter(|lrn| lags(rollout, *lrn, through)).take(HOSTS_PER_MOVE).collect();
+        let alone = |lrn| match lags(rollout, lrn, safe) {
+            true => Some((lrn, safe)),
+            false => announces_again(rollout, group, lrn, safe).map(|through| (lrn, through)),
+        };
+        let lagging: Vec<(Lrn, u32)> = group.hosts().filter_map(alone).take(HOSTS_PER_MOVE).collect();
         let policy = rollout.policy(&group.group);
         if lagging.is_empty() || !policy.is_open(alarm.now()) {
             continue;
         }
         let mut room = Room::of(world, rollout, group, &policy);
-        for lrn in lagging {
+        for (lrn, through) in lagging {
             if moves.len() < HOSTS_PER_MOVE && room.obstacle(lrn).is_none() {
                 room.take(lrn);
                 moves.push(begin(world, rollout, group, lrn, through, alarm));
@@ -279,6 +304,15 @@ pub(super) fn catch_up(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> V
         }
     }
     moves
+}
+
+/// The steps that a host has behind it that is to try a step again at which all meet. It takes a slot in which it runs
+/// none of them: its worker takes up the order and announces the step, which it then runs like every other host.
+/// Without that, a host that is to run a `once` step for all would neither run it nor count as failed.
+fn announces_again(rollout: &Rollout<'_>, group: &GroupPlan, lrn: Lrn, safe: u32) -> Option<u32> {
+    let step = rollout.next_step(lrn);
+    let waits = rollout.is_to_retry(lrn) && !rollout.is_in_slot(lrn) && !rollout.is_harmed(&group.group);
+    (waits && step > safe && rollout.is_meeting(step)).then(|| step - 1)
 }
 
 fn lags(rollout: &Rollout<'_>, lrn: Lrn, through: u32) -> bool {
@@ -406,6 +440,7 @@ fn between_waves(
 pub(super) fn has_room(
     world: &World,
     rollout: &Rollout<'_>,
+    moves: &[HostMove],
     group: &GroupName,
     policy: &Policy,
     lrn: Lrn,
@@ -418,14 +453,43 @@ pub(super) fn has_room(
         let gone = rollout.desired(peer).is_some_and(|desired| desired.phase == Phase::Gone);
         peer < lrn && gone && world.leases.contains_key(&peer)
     };
-    let is_busy = |peer: &Lrn| *peer != lrn && (rollout.is_in_slot(*peer) || is_back(*peer));
+    let begins = |peer: Lrn| moves.iter().any(|host| host.lrn == peer && host.desired.phase.is_active());
+    let is_busy = |peer: &Lrn| *peer != lrn && (rollout.is_in_slot(*peer) || is_back(*peer) || begins(*peer));
     let busy = peers.iter().copied().filter(is_busy).count();
     busy < policy.unavailable(peers.len())
 }
 
+/// Whether a host may be taken back: fewer others of its failure domain are being worked on, or will be by the moves that
+/// are decided together with this one, than may be.
+pub(super) fn has_room_to_go_back(
+    world: &World,
+    rollout: &Rollout<'_>,
+    moves: &[HostMove],
+    policy: &Policy,
+    lrn: Lrn,
+) -> bool {
+    let domain = domain_of(world, lrn, policy);
+    let Some(plan) = rollout.groups.iter().find(|plan| plan.hosts().any(|host| host == lrn)) else {
+        return false;
+    };
+    let peers: Vec<Lrn> = plan.hosts().filter(|peer| domain_of(world, *peer, policy) == domain).collect();
+    let moved = |peer: Lrn| moves.iter().find(|host| host.lrn == peer).map(|host| &host.desired);
+    let is_busy = |peer: &Lrn| {
+        let works = |desired: &Desired| match desired.phase {
+            Phase::Drain | Phase::Run | Phase::Rollback { .. } => true,
+            Phase::Return | Phase::Settle | Phase::Done | Phase::Gone | Phase::Failed => false,
+        };
+        *peer != lrn
+            && (rollout.desired(*peer).is_some_and(works)
+                || moved(*peer).is_some_and(works)
+                || is_leaving(world, rollout, *peer))
+    };
+    peers.iter().copied().filter(is_busy).count() < policy.unavailable(peers.len())
+}
+
 /// Whether the steps that a host has before it, up to one, ask for a drain.
 pub(super) fn needs_drain(rollout: &Rollout<'_>, lrn: Lrn, through: u32) -> bool {
-    let from = rollout.report(lrn).map_or(1, |report| report.step);
+    let from = rollout.next_step(lrn);
     rollout.segments.iter().any(|segment| {
         segment.kind == SegmentKind::Rolling { drain: true }
             && segment.last >= from
@@ -442,7 +506,7 @@ fn begin(
     through: u32,
     alarm: &Alarm,
 ) -> HostMove {
-    let from = rollout.report(lrn).map_or(1, |report| report.step);
+    let from = rollout.next_step(lrn);
     let drain = needs_drain(rollout, lrn, through) && emptiness(world, lrn) != Emptiness::Nothing;
     let attempt = rollout.orders.retry.get(&lrn).copied().unwrap_or(0);
     HostMove {

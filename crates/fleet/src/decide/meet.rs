@@ -78,10 +78,11 @@ fn waiting(rollout: &Rollout<'_>, segment: Segment, not_yet: impl Fn(Lrn) -> boo
     Decision::wait(format!("waiting for hosts {hosts} to {what} step {}", segment.first))
 }
 
-/// The host that does a step for all: one that is there.
+/// The host that does a step for all: one that is there and is not about to try again what failed.
 fn first_awaited(rollout: &Rollout<'_>) -> Option<Lrn> {
     let there = |lrn: &Lrn| matches!(rollout.standings.get(lrn), Some(Standing::At(_) | Standing::Finished));
-    rollout.awaited().map(|(_, lrn)| lrn).filter(there).min()
+    let able = |lrn: &Lrn| there(lrn) && !rollout.is_to_retry(*lrn);
+    rollout.awaited().map(|(_, lrn)| lrn).filter(able).min()
 }
 
 fn release(world: &World, rollout: &Rollout<'_>, step: u32, only: Option<Lrn>) -> Decision {

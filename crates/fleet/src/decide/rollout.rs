@@ -176,7 +176,7 @@ impl<'w> Rollout<'w> {
         if !up && (grace_over || report.is_some()) {
             return Standing::Absent;
         }
-        report.map_or(Standing::Silent, |report| Standing::At(report.step))
+        report.map_or(Standing::Silent, |report| Standing::At(report.continues_at()))
     }
 
     /// Whether this request has let the host run something by itself.
@@ -262,6 +262,34 @@ impl<'w> Rollout<'w> {
     #[must_use]
     pub fn desired(&self, lrn: Lrn) -> Option<&'w Desired> {
         self.desired.get(&lrn).copied()
+    }
+
+    /// The step that a host continues with; the first one if it has not reported.
+    #[must_use]
+    pub fn next_step(&self, lrn: Lrn) -> u32 {
+        self.report(lrn).map_or(1, HostStatus::continues_at)
+    }
+
+    /// Whether a host has failed and its worker has not taken up the order to try again.
+    #[must_use]
+    pub fn is_to_retry(&self, lrn: Lrn) -> bool {
+        let failed = self.report(lrn).is_some_and(|report| report.error);
+        failed && matches!(self.standings.get(&lrn), Some(Standing::At(_)))
+    }
+
+    /// Whether all hosts meet at a step, to run it together or to have one host run it.
+    #[must_use]
+    pub fn is_meeting(&self, step: u32) -> bool {
+        self.segments.iter().any(|segment| match segment.kind {
+            SegmentKind::Barrier | SegmentKind::Once => segment.first == step,
+            SegmentKind::Rolling { .. } => false,
+        })
+    }
+
+    /// Whether more hosts of a group failed, or are gone after they began, than may: no host begins.
+    #[must_use]
+    pub fn is_harmed(&self, group: &GroupName) -> bool {
+        self.awaited_gone.contains(group)
     }
 
     /// Hosts that are in a slot, and where they are in it.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::alarm::Alarm;
-use super::grant::{has_room, needs_drain, shared_unit};
+use super::grant::{has_room, has_room_to_go_back, needs_drain, shared_unit};
 use super::rollout::{Rollout, Standing};
 use super::{HOSTS_PER_MOVE, HostMove, SlotChange};
 use crate::drains::{DrainWish, Emptiness, emptiness, is_ours};
@@ -28,8 +28,10 @@ pub(super) fn moves(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Vec<
                 failure: None,
             };
             let desired = rollout.desired(lrn).unwrap_or(&idle);
-            let host = Host { world, rollout, alarm, policy: &policy, group: &group.group, lrn, desired };
-            moves.extend(host.next());
+            let (policy, group) = (&policy, &group.group);
+            let host = Host { world, rollout, alarm, policy, group, lrn, desired, moves: &moves };
+            let next = host.next();
+            moves.extend(next);
             if moves.len() >= HOSTS_PER_MOVE {
                 return moves;
             }
@@ -47,6 +49,8 @@ struct Host<'h, 'w> {
     group: &'h GroupName,
     lrn: Lrn,
     desired: &'h Desired,
+    /// What is decided about other hosts together with this one.
+    moves: &'h [HostMove],
 }
 
 impl Host<'_, '_> {
@@ -115,7 +119,7 @@ impl Host<'_, '_> {
             }
             Some(Standing::Gone | Standing::Left) | None => None,
             Some(_) if !self.is_up() => None,
-            Some(Standing::Failed(failure)) => Some(self.gone_wrong(failure.clone())),
+            Some(Standing::Failed(failure)) => self.gone_wrong(failure.clone()),
             Some(
                 Standing::Skipped
                 | Standing::Absent
@@ -132,7 +136,7 @@ impl Host<'_, '_> {
             return Some(self.to(Phase::Return, self.wish_to_return(), "is back and is watched again"));
         }
         // Others may have begun meanwhile: it waits until there is room for it again.
-        if !has_room(self.world, self.rollout, self.group, self.policy, self.lrn) {
+        if !has_room(self.world, self.rollout, self.moves, self.group, self.policy, self.lrn) {
             return None;
         }
         // Its services may have taken up work meanwhile: they are asked again before it goes on.
@@ -203,7 +207,7 @@ impl Host<'_, '_> {
         }
         // Whether it is skipped or not: what it reports ends its slot.
         if let Some(failure) = self.rollout.failure_of(self.lrn) {
-            return Some(self.gone_wrong(failure));
+            return self.gone_wrong(failure);
         }
         if self.has_run() {
             let wish = is_ours(self.world, self.lrn).then_some(DrainWish::Return);
@@ -225,7 +229,7 @@ impl Host<'_, '_> {
     fn returning(&self) -> Option<HostMove> {
         if let (Some(why), None) = (self.rollout.ailing(self.lrn), self.wish_to_return()) {
             let late = self.is_late(self.policy.health_deadline.0);
-            return late.then(|| self.gone_wrong(format!("not healthy in time: {why}")));
+            return late.then(|| self.gone_wrong(format!("not healthy in time: {why}"))).flatten();
         }
         match emptiness(self.world, self.lrn) {
             Emptiness::Nothing | Emptiness::Unasked => Some(self.to(Phase::Settle, None, "is back")),
@@ -240,7 +244,7 @@ impl Host<'_, '_> {
                 Some(self.to(Phase::Settle, None, "is drained by another request"))
             }
             Emptiness::Returning(reasons) if self.is_late(self.policy.health_deadline.0) => {
-                Some(self.gone_wrong(format!("not healthy in time: {}", reasons.join("; "))))
+                self.gone_wrong(format!("not healthy in time: {}", reasons.join("; ")))
             }
             Emptiness::Returning(_) => None,
         }
@@ -253,11 +257,13 @@ impl Host<'_, '_> {
 
     fn settling(&self) -> Option<HostMove> {
         if !self.is_up() {
-            return Some(self.gone_wrong("went away right after the update".to_owned()));
+            // Without room for a rollback it counts as gone: it is watched again from the start when it is back.
+            let failed = self.gone_wrong("went away right after the update".to_owned());
+            return failed.or_else(|| Some(self.to(Phase::Gone, None, "is gone after its update")));
         }
         if let Some(why) = self.rollout.ailing(self.lrn) {
             let late = self.is_late(self.policy.health_deadline.0.max(self.watch()));
-            return late.then(|| self.gone_wrong(format!("not healthy after the update: {why}")));
+            return late.then(|| self.gone_wrong(format!("not healthy after the update: {why}"))).flatten();
         }
         let settled = self.alarm.passed(self.desired.at, self.watch());
         settled.then(|| match self.desired.failure {
@@ -281,14 +287,16 @@ impl Host<'_, '_> {
         next
     }
 
-    /// A host that does not work after a step: back to what it had, if it may, else it stays out of service.
-    fn gone_wrong(&self, failure: String) -> HostMove {
+    /// A host that does not work after a step: back to what it had, if it may, else it stays out of service. It goes back
+    /// as soon as its failure domain has room for that; a host that is only watched does not have it by itself.
+    fn gone_wrong(&self, failure: String) -> Option<HostMove> {
         let kept = self.world.history.as_ref().map(|seen| seen.record.from.clone()).unwrap_or_default();
         let may = self.policy.auto_rollback && !self.rollout.request.rollback && !kept.is_empty();
-        if may && self.desired.failure.is_none() {
-            return self.failed(Phase::Rollback { to: kept }, None, failure);
+        if !may || self.desired.failure.is_some() {
+            return Some(self.failed(Phase::Failed, None, failure));
         }
-        self.failed(Phase::Failed, None, failure)
+        has_room_to_go_back(self.world, self.rollout, self.moves, self.policy, self.lrn)
+            .then(|| self.failed(Phase::Rollback { to: kept }, None, failure))
     }
 
     fn failed(&self, phase: Phase, drain: Option<DrainWish>, failure: String) -> HostMove {

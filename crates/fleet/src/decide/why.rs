@@ -154,7 +154,7 @@ fn in_slot(world: &World, rollout: &Rollout<'_>, lrn: Lrn, desired: &Desired) ->
             reasons
         }
         (Phase::Run, _) => {
-            let step = rollout.report(lrn).map_or(1, |report| report.step);
+            let step = rollout.next_step(lrn);
             vec![format!("it runs step {step} of {}", desired.through)]
         }
         (Phase::Rollback { to }, _) => vec![format!("it installs {to} again")],

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use capstan_meta::LeaseId;
 
 use crate::lrn::Lrn;
+use crate::release::{Manifest, StepKind};
 use crate::run::StepWork;
 use crate::worker::{Report, Worker};
 
@@ -14,7 +15,7 @@ pub(super) enum Job {
     Load,
     Run(Box<StepWork>),
     Finish(Box<StepWork>),
-    RollBack(String),
+    RollBack(String, Box<StepWork>),
     Report(Box<Report>),
 }
 
@@ -104,5 +105,22 @@ impl SimHost {
         if self.release != version {
             self.kept = std::mem::replace(&mut self.release, version.to_owned());
         }
+    }
+
+    /// What the host has once a release is its own: the release, or what is missing of it. A `once` step is no part of
+    /// a host.
+    pub(super) fn result_of(&self, generation: u64, manifest: &Manifest) -> String {
+        let version = manifest.version.to_string();
+        let missing = manifest.numbered_steps().find(|(number, step)| {
+            step.kind != StepKind::Once && !self.done.contains(&(generation, version.clone(), number.get()))
+        });
+        missing.map_or(version.clone(), |(number, _)| format!("{version} without step {number}"))
+    }
+
+    /// Goes back to a version: the steps of the request are undone.
+    pub(super) fn go_back(&mut self, generation: u64, version: &str) {
+        self.adopt(version);
+        self.begun.retain(|(of, _, _)| *of != generation);
+        self.done.retain(|(of, _, _)| *of != generation);
     }
 }

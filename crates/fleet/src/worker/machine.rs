@@ -341,8 +341,8 @@ impl Worker {
         let needs_manifest = joined.ordered_back(&self.inputs).is_some() && manifest.is_none();
         match joined.ordered_again(&self.inputs) {
             Some(attempt) => {
-                let joined = Joined { attempt, ..joined };
-                self.try_again(joined, manifest, step, effects)
+                let step = if self.has_gone_back(&joined) { 1 } else { step };
+                self.try_again(Joined { attempt, ..joined }, manifest, step, effects)
             }
             None if needs_manifest && !self.has_gone_back(&joined) => self.reload(joined, effects),
             None => State::Failed(joined, manifest, step, why),
@@ -351,7 +351,7 @@ impl Worker {
 
     fn has_gone_back(&self, joined: &Joined) -> bool {
         let own = self.own.as_ref().filter(|own| own.is_about(&joined.request));
-        own.is_some_and(|own| own.rollback_failed || !own.rolled_back_to.is_empty())
+        own.is_some_and(HostStatus::was_taken_back)
     }
 
     /// A restart forgot the release of a request that had failed.

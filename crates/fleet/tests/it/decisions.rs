@@ -9,8 +9,8 @@ use capstan_fleet::decide::{Move, decide, stuck};
 use capstan_fleet::encoding::Moment;
 use capstan_fleet::history::{HistoryRecord, Outcome};
 use capstan_fleet::keys::default_group;
-use capstan_fleet::release::StepKind::{self, Barrier, Rolling};
-use capstan_fleet::spec::{Amount, Policy, ReleaseRecord, Target};
+use capstan_fleet::release::StepKind::{self, Barrier, Once, Rolling};
+use capstan_fleet::spec::{Amount, Orders, Policy, ReleaseRecord, Target};
 use capstan_fleet::status::{Desired, HostInfo, HostLease, HostStatus, Phase, Released, Request};
 use capstan_fleet::world::{Seen, World};
 use capstan_meta::record::{Extra, Stored};
@@ -264,6 +264,68 @@ fn moved(world: &World) -> (Lrn, Phase) {
     match decide(world).next {
         Some(Move::Hosts(moves)) => (moves[0].lrn, moves[0].desired.phase.clone()),
         other => panic!("{other:?}"),
+    }
+}
+
+/// Host 0 failed at a step and is to try again; host 1 has announced that step.
+fn to_retry(kinds: &[StepKind], failed: HostStatus) -> World {
+    let mut world = requested(kinds);
+    world.policies.insert(default_group(), Policy { failure_budget: Amount::Count(1), ..Policy::default() });
+    report(&mut world, 1, at(failed.step));
+    report(&mut world, 0, HostStatus { error: true, message: "no".to_owned(), ..failed });
+    let orders = Orders { retry: [(Lrn(0), 1)].into(), ..Orders::default() };
+    world.orders = Some(seen(orders));
+    world
+}
+
+/// What host 0 is let do: its phase, the last step that it may run alone, and its attempt.
+fn let_do(world: &World) -> (Phase, u32, u32) {
+    match decide(world).next {
+        Some(Move::Hosts(moves)) if moves[0].lrn == Lrn(0) => {
+            let desired = moves[0].desired.clone();
+            (desired.phase, desired.through, desired.attempt)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_host_that_is_to_retry_a_once_step_takes_up_the_order_first() {
+    let mut world = to_retry(&[Once], at(1));
+    let chosen = Released {
+        generation: 1,
+        step: 1,
+        only: Some(Lrn(0)),
+        done: false,
+        at: world.now,
+        extra: Extra::default(),
+    };
+    world.released = Some(seen(chosen));
+    assert_eq!(let_do(&world), (Phase::Run, 0, 1), "it may not run the step alone, only announce it");
+    let Some(Move::Hosts(moves)) = decide(&world).next else { panic!("{:?}", decide(&world)) };
+    world.desired.insert(Lrn(0), seen(moves[0].desired.clone()));
+    assert_eq!(decide(&world).why, "host 0 does step 1 for all");
+    report(&mut world, 0, HostStatus { attempt: 1, ..at(1) });
+    assert_eq!(let_do(&world).0, Phase::Return);
+}
+
+#[test]
+fn a_host_that_is_to_retry_is_not_chosen_for_a_once_step() {
+    let mut world = to_retry(&[Once], at(1));
+    let Some(Move::Hosts(moves)) = decide(&world).next else { panic!("{:?}", decide(&world)) };
+    world.desired.insert(Lrn(0), seen(moves[0].desired.clone()));
+    let next = decide(&world).next;
+    assert!(matches!(next, Some(Move::Release(Released { only: Some(Lrn(1)), .. }))), "{next:?}");
+}
+
+#[test]
+fn a_host_that_went_back_is_to_begin_with_the_first_step() {
+    let back = HostStatus { rolled_back_to: "0.9.0".to_owned(), ..at(3) };
+    let partly = HostStatus { rollback_failed: true, ..at(3) };
+    for (failed, through) in [(back, 1), (partly, 1), (at(3), 3)] {
+        let mut world = to_retry(&[Rolling, Barrier, Rolling], failed);
+        release(&mut world, 2);
+        assert_eq!(let_do(&world), (Phase::Run, through, 1));
     }
 }
 

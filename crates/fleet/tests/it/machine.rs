@@ -259,6 +259,32 @@ fn a_host_that_goes_back_no_longer_claims_to_have_the_release() {
     );
 }
 
+/// A host that went back has nothing of the release: an order to try again begins with the first step, also if the worker
+/// was restarted meanwhile. A host that did not goes on where it failed.
+#[test]
+fn a_retry_after_a_rollback_begins_with_the_first_step() {
+    let written = || Event::Reported { written: true };
+    let ran = |ran: Result<(), Fault>| Event::Ran(ran.map(|()| Installed::default()));
+    let first = vec![seen(plain()), Event::Loaded(Ok(release())), written(), seen(released(1))];
+    let second = vec![ran(Ok(())), written(), seen(released(2)), ran(Err(broken())), written()];
+    let failed: Vec<Event> = first.into_iter().chain(second).collect();
+    let retried = |mut worker: Worker| -> Vec<String> {
+        worker.step(Event::LeaseHeld);
+        worker.step(seen(ordered(Phase::Run, 1))).iter().map(told).collect()
+    };
+    let worker = after(failed);
+    assert_eq!(retried(worker.clone()), ["report step 2"]);
+    for ended in [Ok(()), Err(broken())] {
+        let mut worker = worker.clone();
+        for event in [seen(back()), Event::RolledBack(ended), written()] {
+            worker.step(event);
+        }
+        let restarted = Worker::new(Lrn(0), worker.own().cloned());
+        assert_eq!(retried(worker), ["report step 1"]);
+        assert_eq!(retried(restarted), ["report step 1"]);
+    }
+}
+
 /// What a host does on its own with everything released, from its last report on. Gives up after `cut` effects, as a
 /// crash would; the effect that was under way then is lost, or done and not known of.
 fn live(own: Option<HostStatus>, cut: usize, journal: &mut Vec<u32>) -> (Option<HostStatus>, bool) {

@@ -153,6 +153,33 @@ fn two_decisions_under_way_do_not_begin_two_hosts_of_a_shard() {
     comes_to_rest(&Scenario::small(17_793_359_885_839_660_726));
 }
 
+/// A host that was to do a step for all had gone back, and an operator had it tried again: no slot let its worker take up
+/// the order, and the others waited for it.
+#[test]
+fn a_retry_of_the_host_that_does_a_step_for_all_is_obeyed() {
+    comes_to_rest(&Scenario::small(2_069_527_626_574_457_018));
+}
+
+/// A host had gone back and was tried again at the step at which it had failed: it reported the release as complete
+/// without the steps before that.
+#[test]
+fn a_host_that_went_back_runs_all_steps_again() {
+    [49, 1_000_013].into_iter().for_each(|seed| drop(comes_to_rest(&Scenario::tiny(seed))));
+    comes_to_rest(&Scenario::small(26));
+}
+
+/// A host that was still drained came back and began although another one of its failure domain was going back.
+#[test]
+fn a_host_that_is_out_anyway_waits_for_others_that_are_worked_on() {
+    comes_to_rest(&Scenario::tiny(3_780_757_711_088_936_162));
+}
+
+/// A host that was only watched died and was ordered back while another one of its failure domain ran its step.
+#[test]
+fn a_host_goes_back_only_when_its_domain_has_room() {
+    comes_to_rest(&Scenario::small(11_684_455_735_130_872_694));
+}
+
 #[test]
 fn a_seed_is_the_same_history_again() {
     seeds(3, |seed| {

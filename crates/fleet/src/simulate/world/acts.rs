@@ -146,7 +146,9 @@ impl SimWorld<'_> {
                 Effect::Load { .. } => self.begin(lrn, Job::Load, 500..3_000),
                 Effect::Run(work) => self.begin_step(lrn, work),
                 Effect::Finish { work } => self.begin(lrn, Job::Finish(work), 10..200),
-                Effect::RollBack { to, .. } => self.begin(lrn, Job::RollBack(to.to_string()), 5_000..30_000),
+                Effect::RollBack { to, work } => {
+                    self.begin(lrn, Job::RollBack(to.to_string(), work), 5_000..30_000);
+                }
                 Effect::Report(report) => self.begin(lrn, Job::Report(report), 5..100),
             }
         }
@@ -254,7 +256,7 @@ impl SimWorld<'_> {
             return;
         }
         let Some(job) = host.job.take() else { return };
-        if let Job::Run(_) | Job::RollBack(_) = &job {
+        if let Job::Run(_) | Job::RollBack(..) = &job {
             host.running = None;
         }
         let stopped = std::mem::take(&mut host.cancelled);
@@ -264,15 +266,17 @@ impl SimWorld<'_> {
             Job::Run(work) => worker::Event::Ran(self.ran(lrn, &work, stopped)),
             Job::Finish(work) => {
                 if let Some(host) = self.hosts.get_mut(&lrn) {
-                    host.adopt(work.manifest.version.as_str());
+                    let result = host.result_of(work.generation.0, &work.manifest);
+                    host.adopt(&result);
                 }
                 worker::Event::Finished(Ok(()))
             }
-            Job::RollBack(_) if stopped => worker::Event::RolledBack(Err(Fault::Stopped)),
-            Job::RollBack(to) => {
+            Job::RollBack(..) if stopped => worker::Event::RolledBack(Err(Fault::Stopped)),
+            Job::RollBack(to, work) => {
                 if let Some(host) = self.hosts.get_mut(&lrn) {
-                    host.adopt(&to);
+                    host.go_back(work.generation.0, &to);
                 }
+                self.safety.went_back(lrn, work.generation.0);
                 worker::Event::RolledBack(Ok(()))
             }
             Job::Report(report) => return self.report_arrives(lrn, report),
