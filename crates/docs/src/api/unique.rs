@@ -121,7 +121,7 @@ async fn reserve_one(
         }
         // Its request may be on the way: only after its time is over it cannot write any more.
         if tokio::time::Instant::now() >= until {
-            instead_of = Some(owner);
+            instead_of = Some(Box::new(owner));
         } else {
             tokio::time::sleep(LOOK_AGAIN).await;
         }

@@ -53,7 +53,7 @@ pub(crate) enum Write {
         index: u32,
         value: Bson,
         id: Bson,
-        instead_of: Option<Bson>,
+        instead_of: Option<Box<Bson>>,
         /// The request that reserves it.
         #[serde(default)]
         mark: Option<String>,

@@ -83,7 +83,7 @@ pub(super) fn evaluate(
         Write::Drop => return drop_collection(draft, target),
         Write::Reserve { index, value, id, instead_of, mark } => {
             let key = layout::reservation(collection.spec.id, *index, value);
-            reserve(draft, key, id, instead_of.as_ref(), mark.as_ref())?
+            reserve(draft, key, id, instead_of.as_deref(), mark.as_ref())?
         }
         Write::Release { index, value, id, mark, if_made } => {
             let key = layout::reservation(collection.spec.id, *index, value);

@@ -85,7 +85,7 @@ async fn definitions_that_cannot_be_used_are_refused() {
     let cluster = Cluster::start(3).await;
     cluster.collection(Some("k")).await;
     let long = "x".repeat(2_000);
-    for field in ["%00", "a%00b", "a..b", "$x", ".", &long] {
+    for field in ["%00", "a%00b", "a..b", "$x", &long] {
         let made = cluster.post(&format!("/db/db/c/index/{field}"), json!({})).await;
         assert_eq!(made.0, 400, "{field}: {made:?}");
     }
