@@ -23,7 +23,7 @@ mod validity;
 
 pub(crate) use access::{first_admin, open_guard, sign_local_user_in};
 pub(crate) use controller::{start_controller, start_membership};
-pub(crate) use docs::{DOCS_ADDRESS, start_docs_host, start_local_docs};
+pub(crate) use docs::{DOCS_ADDRESS, docs_url, start_docs_host, start_local_docs};
 pub(crate) use endpoints::Endpoints;
 pub(crate) use fleet::{UpdaterPlace, WorkerPlace, read_trust, start_updater, start_worker};
 pub(crate) use former::{InUse, succeed};
