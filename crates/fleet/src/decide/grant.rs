@@ -288,11 +288,12 @@ pub(super) fn catch_up(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> V
     for group in &rollout.groups {
         let alone = |lrn| match lags(rollout, lrn, safe) {
             true => Some((lrn, safe)),
-            false => announces_again(rollout, group, lrn, safe).map(|through| (lrn, through)),
+            false => announces_again(rollout, lrn, safe).map(|through| (lrn, through)),
         };
         let lagging: Vec<(Lrn, u32)> = group.hosts().filter_map(alone).take(HOSTS_PER_MOVE).collect();
         let policy = rollout.policy(&group.group);
-        if lagging.is_empty() || !policy.is_open(alarm.now()) {
+        // After a sign of harm no host begins, not even one that lags.
+        if lagging.is_empty() || !policy.is_open(alarm.now()) || rollout.is_harmed(&group.group) {
             continue;
         }
         let mut room = Room::of(world, rollout, group, &policy);
@@ -309,9 +310,9 @@ pub(super) fn catch_up(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> V
 /// The steps that a host has behind it that is to try a step again at which all meet. It takes a slot in which it runs
 /// none of them: its worker takes up the order and announces the step, which it then runs like every other host.
 /// Without that, a host that is to run a `once` step for all would neither run it nor count as failed.
-fn announces_again(rollout: &Rollout<'_>, group: &GroupPlan, lrn: Lrn, safe: u32) -> Option<u32> {
+fn announces_again(rollout: &Rollout<'_>, lrn: Lrn, safe: u32) -> Option<u32> {
     let step = rollout.next_step(lrn);
-    let waits = rollout.is_to_retry(lrn) && !rollout.is_in_slot(lrn) && !rollout.is_harmed(&group.group);
+    let waits = rollout.is_to_retry(lrn) && !rollout.is_in_slot(lrn);
     (waits && step > safe && rollout.is_meeting(step)).then(|| step - 1)
 }
 

@@ -180,6 +180,12 @@ fn a_host_goes_back_only_when_its_domain_has_room() {
     comes_to_rest(&Scenario::small(11_684_455_735_130_872_694));
 }
 
+/// A host that lagged behind caught up although one of an earlier wave had finished and was gone.
+#[test]
+fn no_host_catches_up_after_a_sign_of_harm() {
+    comes_to_rest(&Scenario::small(13_462_975_201_554_119_280));
+}
+
 #[test]
 fn a_seed_is_the_same_history_again() {
     seeds(3, |seed| {
