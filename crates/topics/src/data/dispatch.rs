@@ -7,19 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::keyring::{self, Keyring};
 use super::ledger::Ledger;
 use super::message::Message;
+use super::seats::{Seat, Seats};
 use crate::spec::{BackoffStrategy, FailurePolicy, PoisonPolicy, SubscriptionKind};
 
 /// Messages of a subscription that are fetched and not acknowledged.
 pub(crate) const WINDOW: usize = 1_024;
 /// Their bytes: nothing more is fetched beyond them. Room for several consumers with all that they may have.
 const WINDOW_BYTES: usize = 64 << 20;
-/// Messages that one consumer has and has not acknowledged: the size of its stream's buffer.
-pub(crate) const CONSUMER_WINDOW: usize = 256;
-/// Bytes that one consumer has and has not acknowledged; one message always passes.
-const CONSUMER_BYTES: usize = 16 << 20;
 
 /// Why a message that was not acknowledged in time is delivered again.
 const TIMED_OUT: &str = "ack timeout";
@@ -55,10 +51,7 @@ pub(crate) struct Dispatch {
     expired: u32,
     /// When flights time out and held and delayed messages are due, with their offsets.
     timers: BTreeSet<(u64, u64)>,
-    seats: Vec<Seat>,
-    ring: Keyring,
-    /// Where the next turn begins.
-    turn: usize,
+    seats: Seats,
     /// Messages that were delivered too often and wait to be put aside.
     poison: Vec<Poison>,
     pub(crate) redeliveries: u64,
@@ -77,39 +70,6 @@ struct Held {
     message: Arc<Message>,
     attempts: u32,
     due: u64,
-}
-
-/// A consumer.
-#[derive(Debug)]
-pub(crate) struct Seat {
-    pub(crate) id: u64,
-    pub(crate) name: String,
-    /// Patterns of the keys that it takes; none: all.
-    pub(crate) filters: Vec<String>,
-    /// Its number among the consumers of now, from which its keys follow.
-    place: u32,
-    /// It has a stream.
-    pub(crate) attached: bool,
-    in_flight: usize,
-    bytes: usize,
-    /// Its stream took no more; it is tried again when the consumer has read from it.
-    full: bool,
-}
-
-impl Seat {
-    pub(crate) fn new(id: u64, name: String, filters: Vec<String>) -> Seat {
-        Seat { id, name, filters, place: 0, attached: false, in_flight: 0, bytes: 0, full: false }
-    }
-
-    fn takes(&self, key: &[u8]) -> bool {
-        let text = || String::from_utf8_lossy(key).into_owned();
-        self.filters.is_empty() || self.filters.iter().any(|filter| keyring::matches(filter, &text()))
-    }
-
-    fn has_room(&self) -> bool {
-        let room = self.in_flight < CONSUMER_WINDOW && (self.bytes < CONSUMER_BYTES || self.in_flight == 0);
-        self.attached && !self.full && room
-    }
 }
 
 /// A message for a consumer.
@@ -151,9 +111,7 @@ impl Dispatch {
             ttl: 0,
             expired: 0,
             timers: BTreeSet::new(),
-            seats: Vec::new(),
-            ring: Keyring::default(),
-            turn: 0,
+            seats: Seats::default(),
             poison: Vec::new(),
             redeliveries: 0,
         }
@@ -211,37 +169,22 @@ impl Dispatch {
     }
 
     pub(crate) fn seats(&self) -> &[Seat] {
-        &self.seats
+        self.seats.all()
     }
 
     /// Adds a consumer, or changes what a known one takes.
     pub(crate) fn join(&mut self, seat: Seat) {
-        match self.seat(seat.id) {
-            Some(known) => known.filters = seat.filters,
-            None => {
-                let place = self.free_place();
-                self.seats.push(Seat { place, ..seat });
-            }
-        }
-    }
-
-    /// The first place that no consumer has: one that comes back gets the keys of one that left.
-    fn free_place(&self) -> u32 {
-        let taken: BTreeSet<u32> = self.seats.iter().map(|seat| seat.place).collect();
-        (0..u32::MAX).find(|place| !taken.contains(place)).unwrap_or_default()
+        self.seats.join(seat);
     }
 
     /// A consumer has a stream from now on.
     pub(crate) fn attach(&mut self, id: u64) {
-        if let Some(seat) = self.seat(id) {
-            (seat.attached, seat.full) = (true, false);
-        }
-        self.spread();
+        self.seats.attach(id);
     }
 
     /// A consumer is gone: what it has not acknowledged goes to others at once, and does not count as a redelivery.
     pub(crate) fn leave(&mut self, id: u64, now: u64) {
-        self.seats.retain(|seat| seat.id != id);
+        self.seats.leave(id);
         let lost: Vec<u64> =
             self.flights.iter().filter(|(_, flight)| flight.seat == id).map(|(offset, _)| *offset).collect();
         for offset in lost {
@@ -249,22 +192,12 @@ impl Dispatch {
                 self.hold(flight.message, flight.attempts, now);
             }
         }
-        self.spread();
-    }
-
-    fn spread(&mut self) {
-        let attached = self.seats.iter().filter(|seat| seat.attached);
-        self.ring = Keyring::of(attached.map(|seat| (seat.place, seat.id)));
-    }
-
-    fn seat(&mut self, id: u64) -> Option<&mut Seat> {
-        self.seats.iter_mut().find(|seat| seat.id == id)
     }
 
     /// How many more messages may be fetched.
     pub(crate) fn room(&self) -> usize {
         let full = self.bytes >= WINDOW_BYTES || self.delayed.len() >= MAX_DELAYED;
-        if full || !self.seats.iter().any(|seat| seat.attached) {
+        if full || !self.seats.any_attached() {
             return 0;
         }
         WINDOW.saturating_sub(self.queued.len() + self.flights.len() + self.held.len() + self.poison.len())
@@ -387,9 +320,7 @@ impl Dispatch {
         self.due.clear();
         self.timers.clear();
         self.poison.clear();
-        for seat in &mut self.seats {
-            (seat.in_flight, seat.bytes, seat.full) = (0, 0, false);
-        }
+        self.seats.reset();
     }
 
     /// Acknowledges a message that was delivered, also late; whether it was new.
@@ -519,11 +450,7 @@ impl Dispatch {
     fn land(&mut self, offset: u64) -> Option<Flight> {
         let flight = self.flights.remove(&offset)?;
         self.timers.remove(&(flight.deadline, offset));
-        let size = flight.message.record.stored_size();
-        if let Some(seat) = self.seat(flight.seat) {
-            seat.in_flight -= 1;
-            seat.bytes -= size;
-        }
+        self.seats.take(flight.seat, flight.message.record.stored_size());
         Some(flight)
     }
 
@@ -535,30 +462,14 @@ impl Dispatch {
         match self.kind {
             SubscriptionKind::KeyShared => self.next_by_key(now),
             SubscriptionKind::Exclusive | SubscriptionKind::Shared | SubscriptionKind::Failover => {
-                let at = self.ready_seat()?;
+                let seat = self.seats.ready(self.kind)?;
                 let due = self.held.iter().find(|(_, held)| held.due <= now).map(|(offset, _)| *offset);
                 let (message, attempts) = match due.and_then(|offset| self.drop_held(offset)) {
                     Some(held) => (held.message, held.attempts),
                     None => (self.queued.pop_front()?, 0),
                 };
-                // Only a delivery ends a turn: a look at an empty queue does not.
-                self.turn = at + 1;
-                Some(self.launch(self.seats[at].id, message, attempts, now))
-            }
-        }
-    }
-
-    /// The index of the consumer that gets the next message.
-    fn ready_seat(&self) -> Option<usize> {
-        match self.kind {
-            SubscriptionKind::Shared => {
-                let seats = self.seats.len();
-                (0..seats).map(|step| (self.turn + step) % seats).find(|at| self.seats[*at].has_room())
-            }
-            // The first with a stream is the active one.
-            SubscriptionKind::Exclusive | SubscriptionKind::Failover | SubscriptionKind::KeyShared => {
-                let active = self.seats.iter().position(|seat| seat.attached)?;
-                self.seats[active].has_room().then_some(active)
+                self.seats.end_turn(seat);
+                Some(self.launch(seat, message, attempts, now))
             }
         }
     }
@@ -577,7 +488,7 @@ impl Dispatch {
             let key = message.record.ordering_key();
             if busy.insert(key)
                 && is_due
-                && let Some(seat) = self.seat_of(key)
+                && let Some(seat) = self.seats.owner(key)
             {
                 chosen = Some((offset, seat));
                 break;
@@ -592,23 +503,14 @@ impl Dispatch {
         Some(self.launch(seat, message, 0, now))
     }
 
-    fn seat_of(&self, key: &[u8]) -> Option<u64> {
-        let find = |id: u64| self.seats.iter().find(|seat| seat.id == id);
-        let owner = self.ring.owner(key, |id| find(id).is_some_and(|seat| seat.takes(key)))?;
-        find(owner).filter(|seat| seat.has_room()).map(|seat| seat.id)
-    }
-
     fn launch(&mut self, id: u64, message: Arc<Message>, attempts: u32, now: u64) -> Delivery {
         if !self.acknowledged {
             self.leaves(&message);
             self.ledger.acknowledge(message.offset);
             return Delivery { seat: id, message };
         }
-        let (size, deadline) = (message.record.stored_size(), now + self.policy.ack_timeout_ms);
-        if let Some(seat) = self.seat(id) {
-            seat.in_flight += 1;
-            seat.bytes += size;
-        }
+        let deadline = now + self.policy.ack_timeout_ms;
+        self.seats.give(id, message.record.stored_size());
         self.timers.insert((deadline, message.offset));
         let flight = Flight { seat: id, message: message.clone(), attempts, deadline };
         self.flights.insert(message.offset, flight);
@@ -626,16 +528,12 @@ impl Dispatch {
                 self.queued.push_front(delivery.message.clone());
             }
         }
-        if let Some(seat) = self.seat(delivery.seat) {
-            seat.full = true;
-        }
+        self.seats.filled(delivery.seat);
     }
 
     /// A consumer has read from a stream that was full.
     pub(crate) fn made_room(&mut self, id: u64) {
-        if let Some(seat) = self.seat(id) {
-            seat.full = false;
-        }
+        self.seats.made_room(id);
     }
 
     /// When something is due that is not yet.

@@ -16,6 +16,7 @@ pub(crate) mod pump;
 pub(crate) mod read;
 pub(crate) mod recent;
 pub(crate) mod retain;
+pub(crate) mod seats;
 pub(crate) mod subscription;
 pub(crate) mod throttle;
 

@@ -11,9 +11,10 @@ use tokio::sync::{Notify, mpsc};
 use tokio_stream::Stream;
 use tonic::Status;
 
-use super::dispatch::{CONSUMER_WINDOW, Dispatch, Poison, Seat};
+use super::dispatch::{Dispatch, Poison};
 use super::ledger::Ledger;
 use super::partition::Partition;
+use super::seats::{CONSUMER_WINDOW, Seat};
 use super::{detach, now_ms, pump};
 use crate::error::TopicsError;
 use crate::keys::SubscriptionName;

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::data::message::Record;
+use crate::data::seats::CONSUMER_WINDOW;
 
 fn message(offset: u64, key: &str) -> Arc<Message> {
     let record =
