@@ -1,7 +1,9 @@
 //! Which ports do the local hosts' proxies and nodes use? The same at every start: nodes are identified by their
-//! address.
+//! address. A port that is chosen here is bound later, by a redis-server, and again after every restart: it is outside the
+//! range from which the kernel takes ports for connections and for listeners on port 0, our own among them.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -12,6 +14,13 @@ use crate::config;
 
 /// The file in the data directory with ports that the system chose at the first start.
 const FILE: &str = "redis-ports.json";
+
+/// Below this are the well-known ports of servers.
+const LOWEST: u16 = 10_000;
+/// With fewer ports outside the kernel's range, several installations on one machine would meet.
+const ENOUGH: usize = 1_000;
+/// Ports that are tried before the kernel is asked for one.
+const TRIES: usize = 1_000;
 
 /// The ports of the local hosts.
 pub(super) enum Ports {
@@ -68,7 +77,7 @@ fn remembered(path: &Path, hosts: usize, each: usize) -> Result<Vec<Vec<u16>>> {
     let mut held = Vec::new();
     for ports in &mut known {
         while ports.len() < each {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
+            let listener = bind(&outside(ephemeral())).context("no free port")?;
             ports.push(listener.local_addr()?.port());
             held.push(listener);
         }
@@ -80,9 +89,41 @@ fn remembered(path: &Path, hosts: usize, each: usize) -> Result<Vec<Vec<u16>>> {
     Ok(known)
 }
 
+/// The kernel's own range; Linux's default where it cannot be read.
+fn ephemeral() -> RangeInclusive<u16> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut numbers = text.split_whitespace().filter_map(|number| number.parse().ok());
+    numbers.next().unwrap_or(32_768)..=numbers.next().unwrap_or(60_999)
+}
+
+/// The ports above the kernel's range, else those below it; none: there is no room on either side.
+fn outside(ephemeral: RangeInclusive<u16>) -> Option<RangeInclusive<u16>> {
+    let above = ephemeral.end().checked_add(1).map(|first| first..=u16::MAX);
+    let below = ephemeral.start().checked_sub(1).map(|last| LOWEST..=last);
+    [above, below].into_iter().flatten().find(|ports| ports.len() >= ENOUGH)
+}
+
+/// Binds a free port, one of these if possible.
+fn bind(ports: &Option<RangeInclusive<u16>>) -> std::io::Result<TcpListener> {
+    let tries = ports.iter().flat_map(|ports| std::iter::repeat_n(ports, TRIES));
+    let mut candidates = tries.map(|ports| rand::random_range(ports.clone()));
+    let chosen = candidates.find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
+    chosen.map_or_else(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)), Ok)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_are_chosen_outside_the_kernels_range() {
+        assert_eq!(outside(32_768..=60_999), Some(61_000..=u16::MAX));
+        assert_eq!(outside(32_768..=u16::MAX), Some(LOWEST..=32_767));
+        assert_eq!(outside(1_024..=u16::MAX), None);
+        let port = bind(&outside(32_768..=60_999)).unwrap().local_addr().unwrap().port();
+        assert!(port >= 61_000, "{port}");
+        assert_ne!(bind(&None).unwrap().local_addr().unwrap().port(), 0);
+    }
 
     #[test]
     fn chosen_ports_stay() {
