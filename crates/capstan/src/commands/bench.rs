@@ -16,7 +16,7 @@ use crate::output::{Format, say};
     or a time.\nExamples:\n  capstan bench meta\n  capstan bench all --write docs/benchmarks.md"
 )]
 pub(crate) struct BenchArgs {
-    /// What to measure: meta, placement, log, redis, redis-move, topics, docs, or all
+    /// The area: meta, placement, log, redis, redis-move, topics, docs, or all
     #[arg(value_parser = areas, default_value = "all")]
     area: Areas,
     #[command(flatten)]
