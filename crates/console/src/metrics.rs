@@ -253,10 +253,10 @@ pub(crate) async fn scrape(Extract(state): Extract<State>, headers: HeaderMap) -
 /// What the services show of themselves; what cannot be read stays as it was, and is a finding.
 async fn refresh_services(state: &State) {
     let fleet = Fleet::new(state.store.clone(), state.fleet.clone());
-    let read = async { tokio::join!(fleet.world(), Records::read(&state.store)) };
-    if let Ok((world, records)) = tokio::time::timeout(crate::STORE_DEADLINE, read).await {
-        if let Ok(world) = world {
-            state.metrics.fleet.set(&world);
+    let read = async { tokio::join!(fleet.facts(), Records::read(&state.store)) };
+    if let Ok((fleet_facts, records)) = tokio::time::timeout(crate::STORE_DEADLINE, read).await {
+        if let Ok(fleet_facts) = fleet_facts {
+            state.metrics.fleet.set(&fleet_facts);
         }
         if let Ok(records) = records {
             let now = capstan_meta::clock::since_epoch().as_secs();

@@ -63,7 +63,13 @@ impl Event {
     /// The write that records it, for the transaction of its change.
     #[must_use]
     pub fn put(&self) -> Put {
-        let id = format!("{:013}-{:08x}", self.at_ms, rand::random::<u32>());
+        self.put_as(&format!("{:08x}", rand::random::<u32>()))
+    }
+
+    /// The same for pure planners: `name` (letters, digits, hyphens) tells it from other events of its millisecond.
+    #[must_use]
+    pub fn put_as(&self, name: &str) -> Put {
+        let id = format!("{:013}-{name}", self.at_ms);
         // Digits and letters are always a valid name; a put without a key is refused by every store.
         EventId::new(id).map_or_else(|_| Put::default(), |event| EventKey { event }.put(self))
     }

@@ -19,10 +19,10 @@ use capstan_meta::{Remedy, Txn};
 
 use crate::encoding::Moment;
 use crate::error::FleetError;
+use crate::facts::Facts;
 use crate::keys::Tree;
 use crate::records::fetch;
 use crate::release::Trust;
-use crate::world::World;
 
 pub use config::{ConfigKey, ConfigLine};
 pub use fleetlock::{Lock, LockAnswer, MAX_LOCK_NAME};
@@ -78,9 +78,9 @@ impl Fleet {
     }
 
     /// Everything that the updater knows, as it is now.
-    pub async fn world(&self) -> Result<World, FleetError> {
+    pub async fn facts(&self) -> Result<Facts, FleetError> {
         let records = fetch(&self.store, &self.tree).await?;
-        Ok(World::read(&records, &self.tree, Moment::now()))
+        Ok(Facts::read(&records, &self.tree, Moment::now()))
     }
 
     /// Changes one record as `decide` says; `None` leaves it as it is.

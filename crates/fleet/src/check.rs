@@ -4,12 +4,12 @@ use capstan_control::findings::{Code, Finding, Severity};
 use capstan_meta::record::Key;
 
 use crate::decide::{Standing, is_over, standings, stuck};
+use crate::facts::Facts;
 use crate::keys::{
     CurrentKey, DesiredKey, HistoryKey, HostInfoKey, HostLeaseKey, HostStatusKey, OrdersKey, PlanKey,
     PolicyKey, ReleaseKey, ReleasedKey, SlotsKey, TargetKey,
 };
 use crate::status::HostStatus;
-use crate::world::World;
 
 /// A key cannot be parsed, so the rollout is held.
 pub const UNREADABLE: Code = Code::new("fleet-key-unreadable");
@@ -32,8 +32,8 @@ pub const AHEAD: Code = Code::new("fleet-host-ahead");
 
 /// What is wrong, with this many updaters running.
 #[must_use]
-pub fn findings(world: &World, updaters: usize) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = world
+pub fn findings(facts: &Facts, updaters: usize) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = facts
         .unreadable
         .iter()
         .map(|bad| {
@@ -41,28 +41,28 @@ pub fn findings(world: &World, updaters: usize) -> Vec<Finding> {
             Finding::new(UNREADABLE, Severity::Critical, bad.key.clone(), cause, bad.repair.clone())
         })
         .collect();
-    if !world.registry.is_empty() {
+    if !facts.registry.is_empty() {
         findings.extend(no_updater(updaters));
-        findings.extend(workers_down(world));
+        findings.extend(workers_down(facts));
     }
-    let Some(request) = world.request.as_ref().map(|seen| &seen.record) else { return findings };
-    findings.extend(ahead(world, request.generation));
+    let Some(request) = facts.request.as_ref().map(|seen| &seen.record) else { return findings };
+    findings.extend(ahead(facts, request.generation));
     let object = format!("fleet update to {}", request.version);
     if request.stop {
         let cause = format!("it is stopped: {}", request.stop_reason);
         let action = "look at `capstan fleet status`, then `capstan fleet recover` or `rollback`";
         findings.push(Finding::new(STOPPED, Severity::Degraded, object, cause, action));
-    } else if !is_over(world) {
-        let (has, all) = (finished(world), request.members().len());
+    } else if !is_over(facts) {
+        let (has, all) = (finished(facts), request.members().len());
         let cause = format!("{has} of {all} hosts have it");
         let action = "watch it: capstan fleet status --watch";
         findings.push(Finding::new(ROLLOUT, Severity::Notice, object.clone(), cause, action));
-        findings.extend(stuck(world).map(|(cause, since)| {
+        findings.extend(stuck(facts).map(|(cause, since)| {
             let action = "`capstan fleet status` and `capstan fleet why HOST` say what it waits for; `capstan fleet stop` ends it";
             Finding::new(STUCK, Severity::Degraded, object, cause, action).since(since)
         }));
     }
-    findings.extend(of_hosts(world));
+    findings.extend(of_hosts(facts));
     findings
 }
 
@@ -72,11 +72,11 @@ fn no_updater(updaters: usize) -> Option<Finding> {
     (updaters == 0).then(|| Finding::new(NO_UPDATER, Severity::Degraded, "fleet updaters", cause, action))
 }
 
-fn workers_down(world: &World) -> Option<Finding> {
-    let down: Vec<String> = world
+fn workers_down(facts: &Facts) -> Option<Finding> {
+    let down: Vec<String> = facts
         .registry
         .iter()
-        .filter(|lrn| !world.leases.contains_key(lrn))
+        .filter(|lrn| !facts.leases.contains_key(lrn))
         .map(ToString::to_string)
         .collect();
     (!down.is_empty()).then(|| {
@@ -87,17 +87,17 @@ fn workers_down(world: &World) -> Option<Finding> {
     })
 }
 
-fn finished(world: &World) -> usize {
-    let request = world.request.as_ref().map(|seen| &seen.record);
+fn finished(facts: &Facts) -> usize {
+    let request = facts.request.as_ref().map(|seen| &seen.record);
     let through = |status: &HostStatus| {
         request.is_some_and(|request| status.is_about(request)) && status.finished && !status.error
     };
-    world.statuses.values().filter(|seen| through(&seen.record)).count()
+    facts.statuses.values().filter(|seen| through(&seen.record)).count()
 }
 
-fn of_hosts(world: &World) -> Vec<Finding> {
+fn of_hosts(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (lrn, standing) in standings(world).unwrap_or_default() {
+    for (lrn, standing) in standings(facts).unwrap_or_default() {
         let (code, cause) = match standing {
             Standing::Failed(why) => (HOST_FAILED, format!("its update failed: {why}")),
             Standing::Gone => (HOST_GONE, "it ran the release and its worker is gone".to_owned()),
@@ -115,8 +115,8 @@ fn of_hosts(world: &World) -> Vec<Finding> {
 }
 
 /// Hosts that have worked for a later request: the store has lost its data since.
-fn ahead(world: &World, generation: u64) -> Vec<Finding> {
-    let later = world.leases.iter().filter(|(_, seen)| seen.record.generation > generation);
+fn ahead(facts: &Facts, generation: u64) -> Vec<Finding> {
+    let later = facts.leases.iter().filter(|(_, seen)| seen.record.generation > generation);
     let findings = later.map(|(lrn, seen)| {
         let cause = format!(
             "it has worked for request {}, and the store is at request {generation}: the store has lost data",

@@ -5,54 +5,58 @@
 
 use std::collections::BTreeMap;
 
+use capstan_control::events::Event;
 use capstan_meta::Txn;
 use capstan_meta::record::{Key, Prefix, Stored};
 
 use crate::decide::{HostMove, Move, SlotChange, Start};
-use crate::drains;
+use crate::drain;
+use crate::facts::Facts;
 use crate::history::{HistoryRecord, Outcome};
 use crate::keys::{GroupName, Tree};
 use crate::lrn::Lrn;
 use crate::outbox::{MAX_WAITING, Notice, NoticeKind};
 use crate::status::{Holder, Phase, Request, Slots, holder_of};
-use crate::world::World;
 
 /// Groups whose slots guard a host that begins, besides those of the hosts that are moved: a transaction holds 128
 /// comparisons, and the hosts of one move take up to 64.
 const MAX_GROUPS: usize = 32;
 
+/// The actor of decisions that no operator asked for.
+const UPDATER: &str = "fleet updater";
+
 /// The transaction of a move.
 #[must_use]
-pub fn txn(tree: &Tree, world: &World, next: &Move) -> Txn {
+pub fn txn(tree: &Tree, facts: &Facts, next: &Move) -> Txn {
     match next {
-        Move::Start(start) => begin(tree, world, start),
-        Move::Stop { outcome, reason } => stop(tree, world, *outcome, reason),
-        Move::End { outcome, reason, without } => end(tree, world, *outcome, reason, without),
+        Move::Start(start) => begin(tree, facts, start),
+        Move::Stop { outcome, reason } => stop(tree, facts, *outcome, reason),
+        Move::End { outcome, reason, without } => end(tree, facts, *outcome, reason, without),
         Move::Release(released) => {
             let key = tree.released();
-            let seen = world.released.as_deref();
-            on_request(tree, world).when(key.as_seen(seen)).then(key.put(released))
+            let seen = facts.released.as_deref();
+            on_request(tree, facts).when(key.as_seen(seen)).then(key.put(released))
         }
-        Move::Hosts(moves) => hosts(tree, world, moves),
+        Move::Hosts(moves) => hosts(tree, facts, moves),
         Move::TakeBack(strays) => strays
             .iter()
-            .filter_map(|host| drains::take_back(world, host))
-            .fold(on_request(tree, world), |txn, (guard, put)| txn.when(guard).then(put)),
+            .filter_map(|host| drain::take_back(facts, host))
+            .fold(on_request(tree, facts), |txn, (guard, put)| txn.when(guard).then(put)),
     }
 }
 
 /// Holds as long as the request is exactly as it was read.
-fn on_request(tree: &Tree, world: &World) -> Txn {
-    Txn::new().when(tree.current().as_seen(world.request.as_deref()))
+fn on_request(tree: &Tree, facts: &Facts) -> Txn {
+    Txn::new().when(tree.current().as_seen(facts.request.as_deref()))
 }
 
-fn begin(tree: &Tree, world: &World, start: &Start) -> Txn {
+fn begin(tree: &Tree, facts: &Facts, start: &Start) -> Txn {
     let Start { request, plan, cause, by } = start;
     let generation = request.generation;
-    let from = world.request.as_ref().map(|seen| seen.record.version.clone());
-    let from = from.or_else(|| world.last_success.clone()).unwrap_or_default();
+    let from = facts.request.as_ref().map(|seen| seen.record.version.clone());
+    let from = from.or_else(|| facts.last_success.clone()).unwrap_or_default();
     // A host list that changes leaves the version: what hosts keep is then what was before it.
-    let from = match &world.history {
+    let from = match &facts.history {
         Some(seen) if from == request.version => seen.record.from.clone(),
         Some(_) | None => from,
     };
@@ -65,80 +69,91 @@ fn begin(tree: &Tree, world: &World, start: &Start) -> Txn {
         ..HistoryRecord::default()
     };
     let key = tree.history(generation);
-    let txn = on_request(tree, world)
+    let txn = on_request(tree, facts)
         .when(key.absent())
         .then(tree.current().put(request))
         .then(tree.host_statuses().delete_all())
         .then(tree.released().delete())
         .then(tree.plan(generation).put(plan))
         .then(key.put(&history));
-    tell(tree, world, txn, request, NoticeKind::Start, cause)
+    let event = event(facts, by, format!("began rollout {generation} of"), request, cause);
+    tell(tree, facts, txn, request, NoticeKind::Start, cause)
+        .then(event.put_as(&format!("fleet-{generation}-began")))
 }
 
-fn stop(tree: &Tree, world: &World, outcome: Outcome, reason: &str) -> Txn {
-    let Some(seen) = &world.request else { return Txn::new() };
+fn stop(tree: &Tree, facts: &Facts, outcome: Outcome, reason: &str) -> Txn {
+    let Some(seen) = &facts.request else { return Txn::new() };
     let request = Request { stop: true, stop_reason: reason.to_owned(), ..seen.record.clone() };
-    let txn = on_request(tree, world).then(tree.current().replace(seen, &request));
-    note_end(tree, world, txn, outcome, reason, &[])
+    let txn = on_request(tree, facts).then(tree.current().replace(seen, &request));
+    note_end(tree, facts, txn, outcome, reason, &[])
 }
 
-fn end(tree: &Tree, world: &World, outcome: Outcome, reason: &str, without: &[Lrn]) -> Txn {
-    note_end(tree, world, on_request(tree, world), outcome, reason, without)
+fn end(tree: &Tree, facts: &Facts, outcome: Outcome, reason: &str, without: &[Lrn]) -> Txn {
+    note_end(tree, facts, on_request(tree, facts), outcome, reason, without)
 }
 
 /// Records how a request ended, once: a second call finds it recorded.
-fn note_end(tree: &Tree, world: &World, txn: Txn, outcome: Outcome, reason: &str, without: &[Lrn]) -> Txn {
-    let Some(request) = world.request.as_ref().map(|seen| &seen.record) else { return txn };
+fn note_end(tree: &Tree, facts: &Facts, txn: Txn, outcome: Outcome, reason: &str, without: &[Lrn]) -> Txn {
+    let Some(request) = facts.request.as_ref().map(|seen| &seen.record) else { return txn };
     let key = tree.history(request.generation);
-    let before = world.history.as_ref().map(|seen| seen.record.clone()).unwrap_or_else(|| HistoryRecord {
+    let before = facts.history.as_ref().map(|seen| seen.record.clone()).unwrap_or_else(|| HistoryRecord {
         version: request.version.clone(),
         started_at: request.started_at,
         ..HistoryRecord::default()
     });
     let history = HistoryRecord {
         outcome: Some(outcome),
-        ended_at: Some(world.now),
+        ended_at: Some(facts.now),
         reason: reason.to_owned(),
         without: without.to_vec(),
         ..before
     };
-    let kind = match outcome {
-        Outcome::Succeeded => NoticeKind::Success,
-        Outcome::Failed | Outcome::Stopped => NoticeKind::Failure,
-        Outcome::TimedOut => NoticeKind::Timeout,
+    let (kind, verb) = match outcome {
+        Outcome::Succeeded => (NoticeKind::Success, "completed"),
+        Outcome::Failed => (NoticeKind::Failure, "aborted"),
+        Outcome::Stopped => (NoticeKind::Failure, "stopped"),
+        Outcome::TimedOut => (NoticeKind::Timeout, "timed out in"),
     };
-    let txn = txn.when(key.as_seen(world.history.as_deref())).then(key.put(&history));
-    tell(tree, world, txn, request, kind, reason)
+    let txn = txn.when(key.as_seen(facts.history.as_deref())).then(key.put(&history));
+    let generation = request.generation;
+    let event = event(facts, UPDATER, format!("{verb} rollout {generation} of"), request, reason);
+    tell(tree, facts, txn, request, kind, reason).then(event.put_as(&format!("fleet-{generation}-ended")))
+}
+
+/// What the record of events says about a request. A request is begun and ended once, so its number makes the id.
+fn event(facts: &Facts, actor: &str, action: String, request: &Request, reason: &str) -> Event {
+    let actor = if actor.is_empty() { UPDATER } else { actor };
+    Event::new(facts.now.as_epoch(), actor, action, format!("release {}", request.version), reason)
 }
 
 /// The message about an event goes into the event's own transaction.
-fn tell(tree: &Tree, world: &World, txn: Txn, request: &Request, kind: NoticeKind, detail: &str) -> Txn {
-    if world.settings.slack.is_none() || world.waiting_notices >= MAX_WAITING {
+fn tell(tree: &Tree, facts: &Facts, txn: Txn, request: &Request, kind: NoticeKind, detail: &str) -> Txn {
+    if facts.settings.slack.is_none() || facts.waiting_notices >= MAX_WAITING {
         return txn;
     }
-    let notice = Notice::about(request, kind, detail, world.now);
+    let notice = Notice::about(request, kind, detail, facts.now);
     txn.then(tree.notice(notice.id()).put(&notice))
 }
 
-fn hosts(tree: &Tree, world: &World, moves: &[HostMove]) -> Txn {
-    let mut txn = on_request(tree, world);
+fn hosts(tree: &Tree, facts: &Facts, moves: &[HostMove]) -> Txn {
+    let mut txn = on_request(tree, facts);
     let mut slots: BTreeMap<GroupName, Slots> = BTreeMap::new();
     for host in moves {
         let key = tree.desired(host.lrn);
         txn = txn
-            .when(key.as_seen(world.desired.get(&host.lrn).map(|seen| &**seen)))
+            .when(key.as_seen(facts.desired.get(&host.lrn).map(|seen| &**seen)))
             .then(key.put(&host.desired));
-        let reason = world.request.as_ref().map(|seen| format!("update to {}", seen.record.version));
+        let reason = facts.request.as_ref().map(|seen| format!("update to {}", seen.record.version));
         let wish = host
             .drain
-            .and_then(|wish| drains::wish(world, host.lrn, wish, reason.as_deref().unwrap_or("update")));
+            .and_then(|wish| drain::wish(facts, host.lrn, wish, reason.as_deref().unwrap_or("update")));
         if let Some((guard, put)) = wish {
             txn = txn.when(guard).then(put);
         }
-        change_slot(world, host, &mut slots);
+        change_slot(facts, host, &mut slots);
     }
     let begins = moves.iter().any(|host| match host.desired.phase {
-        Phase::Run => !world.drains.is_empty(),
+        Phase::Run => !facts.drains.is_empty(),
         Phase::Rollback { .. } => true,
         Phase::Drain | Phase::Return | Phase::Settle | Phase::Done | Phase::Gone | Phase::Failed => false,
     });
@@ -147,15 +162,15 @@ fn hosts(tree: &Tree, world: &World, moves: &[HostMove]) -> Txn {
         // be on its way to the store. Each that lets a host begin writes the slots of its group and is guarded by all slots, so that only one
         // of two made from the same state is committed.
         for host in moves {
-            slots.entry(host.group.clone()).or_insert_with(|| slots_of(world, &host.group));
+            slots.entry(host.group.clone()).or_insert_with(|| slots_of(facts, &host.group));
         }
-        let others = world.slots.iter().filter(|(group, _)| !slots.contains_key(*group)).take(MAX_GROUPS);
+        let others = facts.slots.iter().filter(|(group, _)| !slots.contains_key(*group)).take(MAX_GROUPS);
         for (group, seen) in others {
             txn = txn.when(tree.slots(group.clone()).unchanged(seen));
         }
     }
     for (group, record) in &slots {
-        let seen: Option<&Stored<Slots>> = world.slots.get(group).map(|seen| &**seen);
+        let seen: Option<&Stored<Slots>> = facts.slots.get(group).map(|seen| &**seen);
         let key = tree.slots(group.clone());
         txn = txn.when(key.as_seen(seen)).then(key.put(record));
     }
@@ -163,19 +178,19 @@ fn hosts(tree: &Tree, world: &World, moves: &[HostMove]) -> Txn {
 }
 
 /// The slots of a group, without those that are no longer held.
-fn slots_of(world: &World, group: &GroupName) -> Slots {
-    let mut slots = world.slots.get(group).map(|seen| seen.record.clone()).unwrap_or_default();
-    slots.holders.retain(|name, holder| world.still_holds(name, holder));
+fn slots_of(facts: &Facts, group: &GroupName) -> Slots {
+    let mut slots = facts.slots.get(group).map(|seen| seen.record.clone()).unwrap_or_default();
+    slots.holders.retain(|name, holder| facts.still_holds(name, holder));
     slots
 }
 
-fn change_slot(world: &World, host: &HostMove, slots: &mut BTreeMap<GroupName, Slots>) {
+fn change_slot(facts: &Facts, host: &HostMove, slots: &mut BTreeMap<GroupName, Slots>) {
     let generation = host.desired.generation;
-    let record = || slots_of(world, &host.group);
+    let record = || slots_of(facts, &host.group);
     match host.slot {
         SlotChange::Keep => {}
         SlotChange::Take => {
-            let holder = Holder { generation: Some(generation), since: world.now };
+            let holder = Holder { generation: Some(generation), since: facts.now };
             slots
                 .entry(host.group.clone())
                 .or_insert_with(record)

@@ -16,15 +16,15 @@ use capstan_meta::session::{Session, SessionOptions};
 use capstan_meta::view::{View, ViewOptions};
 use tokio_util::sync::CancellationToken;
 
+use crate::commit::txn;
 use crate::courier::Courier;
 use crate::decide::decide;
 use crate::encoding::Moment;
+use crate::facts::Facts;
 use crate::keys::{TermKey, Tree};
 use crate::probe::{ServiceHealth, Unobserved};
 use crate::release::Trust;
 use crate::scout::Scout;
-use crate::txns::txn;
-use crate::world::World;
 
 /// Wall-clock time is looked at in whole seconds, so a time that is close is not looked at again and again.
 const SHORTEST_WAIT: Duration = Duration::from_millis(250);
@@ -56,22 +56,22 @@ impl Controller for Updater {
 
     fn plan(&self, situation: &Situation) -> Plan<NoMessage> {
         let now = Moment::from_unix(situation.unix_now);
-        let mut world = World::read(&*situation.snapshot, &self.tree, now);
-        let hosts = world.infos.values().filter_map(|seen| seen.record.host.clone());
-        world.ailing = hosts.filter_map(|host| self.services.ailing(&host).map(|why| (host, why))).collect();
-        let decision = decide(&world);
+        let mut facts = Facts::read(&*situation.snapshot, &self.tree, now);
+        let hosts = facts.infos.values().filter_map(|seen| seen.record.host.clone());
+        facts.ailing = hosts.filter_map(|host| self.services.ailing(&host).map(|why| (host, why))).collect();
+        let decision = decide(&facts);
         let steps = decision
             .next
             .iter()
-            .map(|next| Step::Commit { what: decision.why.clone(), txn: txn(&self.tree, &world, next) });
+            .map(|next| Step::Commit { what: decision.why.clone(), txn: txn(&self.tree, &facts, next) });
         let wake_at = decision.wake_at.map(|at| {
             let wait = at.as_epoch().saturating_sub(now.as_epoch());
             situation.now + wait.max(SHORTEST_WAIT)
         });
         // Findings are no part of the view: while a request is under way they are asked again and again.
-        let ask_again = self.services.changes_every().filter(|_| is_under_way(&world));
+        let ask_again = self.services.changes_every().filter(|_| is_under_way(&facts));
         let wake_at = wake_at.into_iter().chain(ask_again.map(|every| situation.now + every)).min();
-        let why = match world.problems.first() {
+        let why = match facts.problems.first() {
             None => decision.why.clone(),
             Some(problem) => format!("{} ({problem})", decision.why),
         };
@@ -83,8 +83,8 @@ impl Controller for Updater {
     }
 }
 
-fn is_under_way(world: &World) -> bool {
-    world.request.as_ref().is_some_and(|request| !request.record.stop) && !world.has_ended()
+fn is_under_way(facts: &Facts) -> bool {
+    facts.request.as_ref().is_some_and(|request| !request.record.stop) && !facts.has_ended()
 }
 
 /// How an updater runs.
@@ -134,7 +134,7 @@ pub async fn run(
     stop: &CancellationToken,
 ) -> Result<()> {
     let session = Session::start(store.clone(), options.session);
-    let view = Arc::new(View::open(store.clone(), World::ranges(tree), options.view).await?);
+    let view = Arc::new(View::open(store.clone(), Facts::ranges(tree), options.view).await?);
     let updater = Updater::new(tree.clone(), options.services);
     let reconciler = Reconciler::new(updater, store.clone(), view.clone(), options.pace);
     let election =

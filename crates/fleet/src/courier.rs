@@ -14,10 +14,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::encoding::Moment;
+use crate::facts::Settings;
 use crate::http;
 use crate::keys::{NoticeKey, Tree};
 use crate::outbox::{Claim, Notice};
-use crate::world::Settings;
 
 /// How long the webhook may take.
 const POST_WITHIN: Duration = Duration::from_secs(3);

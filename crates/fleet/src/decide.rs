@@ -17,14 +17,14 @@ pub mod why;
 
 use capstan_control::keys::HostId;
 
-use crate::drains::{self, DrainWish};
+use crate::drain::{self, DrainWish};
 use crate::encoding::Moment;
+use crate::facts::Facts;
 use crate::history::Outcome;
 use crate::keys::GroupName;
 use crate::lrn::Lrn;
 use crate::plan::{RolloutPlan, SegmentKind};
 use crate::status::{Desired, Released, Request};
-use crate::world::World;
 
 use alarm::Alarm;
 pub use grant::Obstacle;
@@ -126,38 +126,38 @@ impl Decision {
 
 /// Decides.
 #[must_use]
-pub fn decide(world: &World) -> Decision {
-    let alarm = Alarm::new(world.now);
-    let decision = match &world.request {
-        _ if !world.unreadable.is_empty() => return held(world),
-        None => begin::first(world),
-        Some(request) if request.record.stop => stop::stopped(world, &request.record),
-        Some(request) => under_way(world, &request.record, &alarm),
+pub fn decide(facts: &Facts) -> Decision {
+    let alarm = Alarm::new(facts.now);
+    let decision = match &facts.request {
+        _ if !facts.unreadable.is_empty() => return held(facts),
+        None => begin::first(facts),
+        Some(request) if request.record.stop => stop::stopped(facts, &request.record),
+        Some(request) => under_way(facts, &request.record, &alarm),
     };
     match decision.next {
         Some(_) => decision,
-        None => take_back(world).unwrap_or(Decision { wake_at: alarm.next(), ..decision }),
+        None => take_back(facts).unwrap_or(Decision { wake_at: alarm.next(), ..decision }),
     }
 }
 
 /// A value that cannot be parsed might say anything: nothing begins and nothing ends until it is repaired. A stop needs
 /// no decision.
-fn held(world: &World) -> Decision {
-    let texts: Vec<String> = world.unreadable.iter().take(3).map(ToString::to_string).collect();
+fn held(facts: &Facts) -> Decision {
+    let texts: Vec<String> = facts.unreadable.iter().take(3).map(ToString::to_string).collect();
     Decision::wait(format!("held: {}", texts.join("; ")))
 }
 
 /// Hosts of a stopped request that have not confirmed that nothing of it runs there.
 #[must_use]
-pub fn unconfirmed(world: &World) -> Vec<Lrn> {
-    let Some(request) = world.request.as_ref().map(|seen| &seen.record) else { return Vec::new() };
+pub fn unconfirmed(facts: &Facts) -> Vec<Lrn> {
+    let Some(request) = facts.request.as_ref().map(|seen| &seen.record) else { return Vec::new() };
     let members = request.members();
-    members.into_iter().filter(|lrn| world.registry.contains(lrn) && !world.has_stopped(*lrn)).collect()
+    members.into_iter().filter(|lrn| facts.registry.contains(lrn) && !facts.has_stopped(*lrn)).collect()
 }
 
 /// Clean-up when nothing else is to be done: drains that are no longer needed.
-fn take_back(world: &World) -> Option<Decision> {
-    let mut strays = drains::strays(world);
+fn take_back(facts: &Facts) -> Option<Decision> {
+    let mut strays = drain::strays(facts);
     strays.truncate(HOSTS_PER_MOVE);
     let names: Vec<&str> = strays.iter().map(HostId::as_str).collect();
     let why = format!("drained, and not in the request, so given back: {}", names.join(" "));
@@ -166,9 +166,9 @@ fn take_back(world: &World) -> Option<Decision> {
 
 /// Whether every host of the request has its release: nothing is left to do, not even for one that was away.
 #[must_use]
-pub fn is_over(world: &World) -> bool {
-    let Some(request) = &world.request else { return true };
-    let rollout = Rollout::of(world, &request.record, &Alarm::new(world.now));
+pub fn is_over(facts: &Facts) -> bool {
+    let Some(request) = &facts.request else { return true };
+    let rollout = Rollout::of(facts, &request.record, &Alarm::new(facts.now));
     rollout.is_ok_and(|rollout| rollout.is_complete() && rollout.left_behind().next().is_none())
 }
 
@@ -178,14 +178,14 @@ const STUCK_AFTER: std::time::Duration = std::time::Duration::from_secs(900);
 /// Why the rollout does not go on by itself and since when, in seconds since 1970; nothing while it does, or while an
 /// operator holds it.
 #[must_use]
-pub fn stuck(world: &World) -> Option<(String, u64)> {
-    let request = world.request.as_ref().map(|seen| &seen.record).filter(|request| !request.stop)?;
-    let alarm = Alarm::new(world.now);
-    let rollout = Rollout::of(world, request, &alarm).ok()?;
-    if rollout.orders.paused.is_some() || world.has_ended() || decide(world).next.is_some() {
+pub fn stuck(facts: &Facts) -> Option<(String, u64)> {
+    let request = facts.request.as_ref().map(|seen| &seen.record).filter(|request| !request.stop)?;
+    let alarm = Alarm::new(facts.now);
+    let rollout = Rollout::of(facts, request, &alarm).ok()?;
+    if rollout.orders.paused.is_some() || facts.has_ended() || decide(facts).next.is_some() {
         return None;
     }
-    let since = stop::last_progress(world, &rollout);
+    let since = stop::last_progress(facts, &rollout);
     let awaited: Vec<Lrn> = rollout.waits_in_vain_for();
     if !awaited.is_empty() {
         let hosts = crate::lrn::go_list(&awaited);
@@ -201,41 +201,41 @@ pub fn stuck(world: &World) -> Option<(String, u64)> {
 
 /// Where every host of the request stands; nothing if there is none, or its release is not known.
 #[must_use]
-pub fn standings(world: &World) -> Option<std::collections::BTreeMap<Lrn, Standing>> {
-    let request = world.request.as_ref()?;
-    let rollout = Rollout::of(world, &request.record, &Alarm::new(world.now)).ok()?;
+pub fn standings(facts: &Facts) -> Option<std::collections::BTreeMap<Lrn, Standing>> {
+    let request = facts.request.as_ref()?;
+    let rollout = Rollout::of(facts, &request.record, &Alarm::new(facts.now)).ok()?;
     Some(rollout.standings)
 }
 
-fn under_way(world: &World, request: &Request, alarm: &Alarm) -> Decision {
-    let rollout = match Rollout::of(world, request, alarm) {
+fn under_way(facts: &Facts, request: &Request, alarm: &Alarm) -> Decision {
+    let rollout = match Rollout::of(facts, request, alarm) {
         Ok(rollout) => rollout,
         Err(unknown) => {
-            return stop::late(world, request, alarm).unwrap_or_else(|| Decision::wait(unknown));
+            return stop::late(facts, request, alarm).unwrap_or_else(|| Decision::wait(unknown));
         }
     };
-    if let Some(stop) = stop::must_stop(world, &rollout) {
+    if let Some(stop) = stop::must_stop(facts, &rollout) {
         return stop;
     }
-    let moves = slot::moves(world, &rollout, alarm);
+    let moves = slot::moves(facts, &rollout, alarm);
     if !moves.is_empty() {
         return hosts(moves);
     }
     if rollout.is_complete() {
-        return complete(world, &rollout, alarm);
+        return complete(facts, &rollout, alarm);
     }
-    let progress = progress(world, &rollout, alarm);
+    let progress = progress(facts, &rollout, alarm);
     match progress.next {
-        None if rollout.awaits_workers() => stop::late_rollout(world, &rollout, alarm).unwrap_or(progress),
+        None if rollout.awaits_workers() => stop::late_rollout(facts, &rollout, alarm).unwrap_or(progress),
         Some(_) | None => progress,
     }
 }
 
 /// Every host that the rollout waits for is through.
-fn complete(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Decision {
-    if !world.has_ended() {
+fn complete(facts: &Facts, rollout: &Rollout<'_>, alarm: &Alarm) -> Decision {
+    if !facts.has_ended() {
         let bake = rollout.last_bake();
-        let since = rollout.complete_since(world.now);
+        let since = rollout.complete_since(facts.now);
         if !alarm.passed(since, bake) {
             let until = since.plus(bake).to_seconds_text();
             return Decision::wait(format!("every host is through; the last wave is watched until {until}"));
@@ -251,16 +251,16 @@ fn complete(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Decision {
         };
         return Decision::act(Move::End { outcome: Outcome::Succeeded, reason, without }, why);
     }
-    let moves = grant::catch_up(world, rollout, alarm);
+    let moves = grant::catch_up(facts, rollout, alarm);
     if !moves.is_empty() {
         return hosts(moves);
     }
-    begin::next(world, rollout)
+    begin::next(facts, rollout)
 }
 
 /// The first segment that is not over decides which hosts may begin.
-fn progress(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Decision {
-    let moves = grant::catch_up(world, rollout, alarm);
+fn progress(facts: &Facts, rollout: &Rollout<'_>, alarm: &Alarm) -> Decision {
+    let moves = grant::catch_up(facts, rollout, alarm);
     if !moves.is_empty() {
         return hosts(moves);
     }
@@ -268,10 +268,10 @@ fn progress(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Decision {
         return Decision::wait(format!("waiting for hosts to finish: {}", rollout.waiting_list()));
     };
     match segment.kind {
-        SegmentKind::Barrier => meet::barrier(world, rollout, segment, alarm),
-        SegmentKind::Once => meet::once(world, rollout, segment, alarm),
+        SegmentKind::Barrier => meet::barrier(facts, rollout, segment, alarm),
+        SegmentKind::Once => meet::once(facts, rollout, segment, alarm),
         SegmentKind::Rolling { .. } => {
-            let granted = grant::grants(world, rollout, segment, alarm);
+            let granted = grant::grants(facts, rollout, segment, alarm);
             match granted.moves.is_empty() {
                 false => hosts(granted.moves),
                 true => Decision::wait(granted.why),

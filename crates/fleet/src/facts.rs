@@ -126,7 +126,7 @@ impl fmt::Display for Unreadable {
 
 /// Everything that a decision looks at.
 #[derive(Clone, Debug, Default)]
-pub struct World {
+pub struct Facts {
     /// The moment of the decision.
     pub now: Moment,
     /// The request.
@@ -177,11 +177,11 @@ pub struct World {
     pub problems: Vec<String>,
 }
 
-impl World {
+impl Facts {
     /// What a view for decisions has to cover.
     #[must_use]
     pub fn ranges(tree: &Tree) -> Ranges {
-        World::key_ranges(tree).into_iter().fold(Ranges::new(), Ranges::with_range)
+        Facts::key_ranges(tree).into_iter().fold(Ranges::new(), Ranges::with_range)
     }
 
     /// The same, one by one.
@@ -209,7 +209,7 @@ impl World {
     }
 
     /// Reads everything that a decision looks at.
-    pub fn read(source: &impl Source, tree: &Tree, now: Moment) -> World {
+    pub fn read(source: &impl Source, tree: &Tree, now: Moment) -> Facts {
         let mut reader = Reader { source, unreadable: Vec::new(), problems: Vec::new() };
         let request = reader.get(&tree.current());
         let generation = request.as_ref().map_or(0, |seen| seen.record.generation);
@@ -224,7 +224,7 @@ impl World {
             .filter(|(_, seen)| seen.record.outcome == Some(Outcome::Succeeded))
             .max_by_key(|(key, _)| key.generation)
             .map(|(_, seen)| seen.record.version.clone());
-        World {
+        Facts {
             now,
             released: reader.get(&tree.released()),
             statuses: by(reader.list(&tree.host_statuses()), |key| key.lrn),

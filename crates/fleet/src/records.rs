@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use capstan_meta::record::{BadValue, Key, Listing, Prefix, Stored};
 use capstan_meta::{KeyRange, KeyValue, MetaError, Range, Revision, Store};
 
+use crate::facts::{Facts, Source};
 use crate::keys::Tree;
-use crate::world::{Source, World};
 
 use bytes::Bytes;
 
@@ -118,7 +118,7 @@ impl Source for Records {
 pub async fn fetch(store: &Store, tree: &Tree) -> Result<Records, MetaError> {
     let mut attempt = 1;
     loop {
-        match fetch_once(store, &World::key_ranges(tree)).await {
+        match fetch_once(store, &Facts::key_ranges(tree)).await {
             Err(MetaError::Compacted { .. }) if attempt < ATTEMPTS => attempt += 1,
             fetched => return fetched,
         }

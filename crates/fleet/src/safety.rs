@@ -5,11 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decide::{HostMove, SlotChange};
+use crate::facts::Facts;
 use crate::lrn::{Lrn, Lrns};
 use crate::release::StepKind;
 use crate::spec::Policy;
 use crate::status::Phase;
-use crate::world::World;
 
 /// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -237,7 +237,7 @@ pub fn availability(members: &Lrns, hosts: &BTreeMap<Lrn, Truth>, policy: &Polic
 
 /// No host begins after a sign of harm: a host of an earlier wave had finished and is gone, and more of its group failed
 /// or are gone than may.
-pub fn granted(known: &World, moves: &[HostMove]) -> Result<(), Violation> {
+pub fn granted(known: &Facts, moves: &[HostMove]) -> Result<(), Violation> {
     let (Some(request), Some(plan)) = (&known.request, &known.plan) else { return Ok(()) };
     let request = &request.record;
     let skipped = known.orders.as_ref().map(|seen| &seen.record.skip);

@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Fleet;
 use crate::encoding::Moment;
+use crate::facts::Settings;
 use crate::keys::{ReleaseName, Tree};
 use crate::release::{Prereleases, SourceSpec, Trust, Version, newest};
 use crate::spec::{ReleaseRecord, Target};
-use crate::world::Settings;
 
 /// How long one look at the source may take.
 const LOOK_WITHIN: Duration = Duration::from_secs(60);

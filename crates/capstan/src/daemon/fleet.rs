@@ -8,14 +8,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use capstan_console::{Findings, Health, ServiceFindings};
 use capstan_control::keys::HostId;
+use capstan_fleet::agent::shell::{self, WorkerOptions};
 use capstan_fleet::artifact::dpkg::{DpkgOptions, Durability, Scripts};
+use capstan_fleet::controller::UpdaterOptions;
+use capstan_fleet::facts::Settings;
 use capstan_fleet::release::{MAX_TRUST_BYTES, Source, SourceSpec, SpecError, Trust};
 use capstan_fleet::run::{CacheUse, Host, HostConfig, Launcher, Runner as _};
 use capstan_fleet::status::{HostInfo, HostLease};
-use capstan_fleet::updater::UpdaterOptions;
-use capstan_fleet::worker::shell::{self, WorkerOptions};
-use capstan_fleet::world::Settings;
-use capstan_fleet::{Lrn, Tree, updater};
+use capstan_fleet::{Lrn, Tree, controller};
 use capstan_meta::record::Key as _;
 use capstan_meta::session::SessionOptions;
 use capstan_meta::view::{Ranges, View, ViewOptions};
@@ -55,7 +55,7 @@ pub(crate) fn start_updater(
     };
     process.supervisor.start(LOOP, "fleet updater", move |stop| {
         let (store, tree, options) = (store.clone(), tree.clone(), options.clone());
-        async move { Ok(updater::run(&store, &tree, options, &stop).await?) }
+        async move { Ok(controller::run(&store, &tree, options, &stop).await?) }
     });
     Ok(())
 }

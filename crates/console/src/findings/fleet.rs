@@ -6,7 +6,7 @@ use capstan_meta::Store;
 
 pub(super) async fn findings(store: &Store, tree: &Tree) -> Result<Vec<Finding>, String> {
     let fleet = Fleet::new(store.clone(), tree.clone());
-    let world = fleet.world().await.map_err(|error| error.to_string())?;
+    let facts = fleet.facts().await.map_err(|error| error.to_string())?;
     let updaters = store.list(&tree.candidates()).await.map_err(|error| error.to_string())?;
-    Ok(check::findings(&world, updaters.entries.len()))
+    Ok(check::findings(&facts, updaters.entries.len()))
 }

@@ -8,8 +8,8 @@ use axum::response::{Html, IntoResponse, Response};
 use capstan_fleet::FleetError;
 use capstan_fleet::api::{FleetState, FleetStatus, HistoryLine, HostLine, WaveProgress};
 use capstan_fleet::decide::why::why;
+use capstan_fleet::facts::Facts;
 use capstan_fleet::history::Outcome;
-use capstan_fleet::world::World;
 
 use crate::State;
 use crate::page::{STYLE, escape};
@@ -31,7 +31,7 @@ const BAR_STYLE: &str = "\
 /// What the page is made of.
 struct Seen {
     status: FleetStatus,
-    world: World,
+    facts: Facts,
     history: Vec<HistoryLine>,
 }
 
@@ -50,7 +50,7 @@ async fn look(state: &State) -> Result<Seen, FleetError> {
     let fleet = state.fleet();
     let mut history = fleet.history().await?;
     history.truncate(MOST_HISTORY);
-    Ok(Seen { status: fleet.status().await?, world: fleet.world().await?, history })
+    Ok(Seen { status: fleet.status().await?, facts: fleet.facts().await?, history })
 }
 
 fn document(state: &State, seen: &Seen) -> String {
@@ -164,7 +164,7 @@ fn hosts(seen: &Seen) -> String {
     for line in all.iter().take(MOST_HOSTS) {
         let waits = line.state != "finished" && seen.status.request.is_some() && explained < MOST_EXPLAINED;
         explained += usize::from(waits);
-        let reasons = if waits { why(&seen.world, line.lrn).reasons } else { Vec::new() };
+        let reasons = if waits { why(&seen.facts, line.lrn).reasons } else { Vec::new() };
         host_row(&mut text, line, &reasons);
     }
     text.push_str("</table></div>");

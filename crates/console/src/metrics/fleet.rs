@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use capstan_fleet::decide::{Standing, is_over, standings};
-use capstan_fleet::world::World;
+use capstan_fleet::facts::Facts;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -42,37 +42,37 @@ impl FleetMetrics {
         sub.register("request", "Number of the newest update", self.generation.clone());
     }
 
-    pub(super) fn set(&self, world: &World) {
-        let state = rollout(world);
+    pub(super) fn set(&self, facts: &Facts) {
+        let state = rollout(facts);
         for name in ROLLOUT {
             self.rollout.get_or_create(&StateLabels { state: name }).set(i64::from(name == state));
         }
-        let hosts = hosts(world);
+        let hosts = hosts(facts);
         for name in HOSTS {
             self.hosts.get_or_create(&StateLabels { state: name }).set(hosts.get(name).copied().unwrap_or(0));
         }
-        let request = world.request.as_ref().map(|seen| &seen.record);
+        let request = facts.request.as_ref().map(|seen| &seen.record);
         let begun = request.filter(|_| state == "running").map(|request| request.started_at);
         self.seconds.set(
-            begun.map_or(0, |begun| bounded(world.now.as_epoch().saturating_sub(begun.as_epoch()).as_secs())),
+            begun.map_or(0, |begun| bounded(facts.now.as_epoch().saturating_sub(begun.as_epoch()).as_secs())),
         );
         self.generation.set(bounded(request.map_or(0, |request| request.generation)));
     }
 }
 
-fn rollout(world: &World) -> &'static str {
-    match &world.request {
+fn rollout(facts: &Facts) -> &'static str {
+    match &facts.request {
         None => "none",
         Some(request) if request.record.stop => "stopped",
-        Some(_) if is_over(world) => "complete",
+        Some(_) if is_over(facts) => "complete",
         Some(_) => "running",
     }
 }
 
-fn hosts(world: &World) -> BTreeMap<&'static str, i64> {
-    let standings = standings(world).unwrap_or_default();
+fn hosts(facts: &Facts) -> BTreeMap<&'static str, i64> {
+    let standings = standings(facts).unwrap_or_default();
     let mut counts = BTreeMap::new();
-    for lrn in &world.registry {
+    for lrn in &facts.registry {
         let state = match standings.get(lrn) {
             None | Some(Standing::Left) => "idle",
             Some(Standing::Silent | Standing::At(_)) => "waiting",
@@ -93,9 +93,9 @@ mod tests {
 
     #[test]
     fn a_fleet_without_an_update_is_idle() {
-        let mut world = World::default();
-        world.registry.insert(capstan_fleet::Lrn(1));
-        assert_eq!(rollout(&world), "none");
-        assert_eq!(hosts(&world), BTreeMap::from([("idle", 1)]));
+        let mut facts = Facts::default();
+        facts.registry.insert(capstan_fleet::Lrn(1));
+        assert_eq!(rollout(&facts), "none");
+        assert_eq!(hosts(&facts), BTreeMap::from([("idle", 1)]));
     }
 }

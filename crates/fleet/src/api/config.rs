@@ -10,9 +10,9 @@ use serde::Serialize;
 use super::Fleet;
 use crate::encoding::{Nanos, Span, parse_go_duration};
 use crate::error::FleetError;
+use crate::facts::Settings;
 use crate::keys::{GroupName, Tree};
 use crate::spec::Policy;
-use crate::world::Settings;
 
 /// A setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -160,14 +160,14 @@ fn span(text: &str) -> Result<Nanos, FleetError> {
 impl Fleet {
     /// A setting as it is: what an operator set, or the default.
     pub async fn config_get(&self, key: ConfigKey) -> Result<ConfigLine, FleetError> {
-        let settings = self.world().await?.settings;
+        let settings = self.facts().await?.settings;
         let set = self.is_set(key).await?;
         Ok(ConfigLine { key, value: key.value(&settings), set })
     }
 
     /// All settings.
     pub async fn config(&self) -> Result<Vec<ConfigLine>, FleetError> {
-        let settings = self.world().await?.settings;
+        let settings = self.facts().await?.settings;
         let mut lines = Vec::new();
         for key in ConfigKey::ALL {
             lines.push(ConfigLine { key, value: key.value(&settings), set: self.is_set(key).await? });

@@ -57,22 +57,22 @@ impl Fleet {
     /// `status` shows the holders.
     pub async fn pre_reboot(&self, lock: &Lock) -> Result<LockAnswer, FleetError> {
         let (group, holder) = lock.holder()?;
-        let world = self.world().await?;
+        let facts = self.facts().await?;
         let none = std::collections::BTreeMap::new();
-        let hosts = world.registry.iter().filter(|lrn| {
-            let labels = world.infos.get(lrn).map_or(&none, |seen| &seen.record.labels);
-            group_of(&world.policies, labels) == group
+        let hosts = facts.registry.iter().filter(|lrn| {
+            let labels = facts.infos.get(lrn).map_or(&none, |seen| &seen.record.labels);
+            group_of(&facts.policies, labels) == group
         });
-        let policy = world.policies.get(&group).cloned().unwrap_or_default();
+        let policy = facts.policies.get(&group).cloned().unwrap_or_default();
         let slots = policy.slots(hosts.count());
-        let has_one = world.slots.get(&group).is_some_and(|seen| seen.record.holders.contains_key(&holder));
-        if let Some(why) = held(&world, &group, &policy, &lock.id).filter(|_| !has_one) {
+        let has_one = facts.slots.get(&group).is_some_and(|seen| seen.record.holders.contains_key(&holder));
+        if let Some(why) = held(&facts, &group, &policy, &lock.id).filter(|_| !has_one) {
             return Ok(LockAnswer::Held { why });
         }
         let taken = std::sync::Mutex::new(None);
         self.change(&self.tree.slots(group), "the slots", |record| {
             let mut next: Slots = record.cloned().unwrap_or_default();
-            next.holders.retain(|name, held| world.still_holds(name, held));
+            next.holders.retain(|name, held| facts.still_holds(name, held));
             let free = next.holders.len() < slots;
             let mut answer = taken.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if next.holders.contains_key(&holder) {

@@ -10,7 +10,7 @@ use capstan_meta::record::{Empty, Key, Prefix, RecordError};
 use tokio::time::{Instant, sleep};
 
 use super::{Asker, CONFIRM_WITHIN, ConfigKey, Fleet};
-use crate::drains::is_ours;
+use crate::drain::is_ours;
 use crate::encoding::Moment;
 use crate::error::FleetError;
 use crate::lrn::Lrn;
@@ -96,8 +96,8 @@ impl Fleet {
     /// A host leaves. Its worker ends what it is doing by itself; until it has confirmed that, the host keeps its slot and
     /// its drain. Then the registry forgets it together with what was installed on it, and its drain is taken back.
     pub async fn leave(&self, lrn: Lrn, asker: &Asker) -> Result<(), FleetError> {
-        let world = self.world().await?;
-        if !world.registry.contains(&lrn) && !world.infos.contains_key(&lrn) {
+        let facts = self.facts().await?;
+        if !facts.registry.contains(&lrn) && !facts.infos.contains_key(&lrn) {
             return Err(FleetError::UnknownHost(lrn));
         }
         self.store.delete(self.tree.boot_server(lrn).delete()).await?;
@@ -111,7 +111,7 @@ impl Fleet {
         if !self.store.commit(txn).await?.succeeded {
             return Err(FleetError::contended("the registry"));
         }
-        if let Some(host) = world.host_id(lrn).filter(|_| is_ours(&world, lrn)) {
+        if let Some(host) = facts.host_id(lrn).filter(|_| is_ours(&facts, lrn)) {
             let ask = Ask {
                 asked_by: asker.by.clone(),
                 reason: "the host left the fleet".to_owned(),
@@ -126,7 +126,7 @@ impl Fleet {
     /// Waits until nothing of the request runs on a host that left, or its worker is gone.
     async fn until_stopped(&self, lrn: Lrn) -> Result<(), FleetError> {
         let until = Instant::now() + CONFIRM_WITHIN;
-        while self.world().await?.is_leaving(lrn) {
+        while self.facts().await?.is_leaving(lrn) {
             if Instant::now() >= until {
                 return Err(FleetError::StillRunning(lrn));
             }

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use super::Fleet;
 use crate::encoding::Moment;
 use crate::error::FleetError;
+use crate::facts::Facts;
 use crate::release::{Manifest, Prereleases, Source, SourceError, SourceSpec, Version, newest};
 use crate::run::fetch_signed;
 use crate::spec::ReleaseRecord;
-use crate::world::World;
 
 impl Fleet {
     /// The named release or else the newest, known to the fleet when this returns: an operator need not wait until the
     /// updater has looked at the source.
     pub async fn meant(&self, named: Option<&str>) -> Result<String, FleetError> {
-        let world = self.world().await?;
-        let known: Vec<Version> = world.releases.keys().filter_map(|version| version.parse().ok()).collect();
-        let source = source(&world)?;
+        let facts = self.facts().await?;
+        let known: Vec<Version> = facts.releases.keys().filter_map(|version| version.parse().ok()).collect();
+        let source = source(&facts)?;
         let version = match named {
             Some(named) => named.parse().map_err(invalid)?,
             None => {
@@ -86,9 +86,9 @@ async fn newest_at(source: &dyn Source) -> Result<Option<Version>, FleetError> {
     Ok(newest(&listed, Prereleases::Exclude).map(|listed| listed.version.clone()))
 }
 
-fn source(world: &World) -> Result<Option<Arc<dyn Source>>, FleetError> {
-    let Some(text) = &world.settings.source else { return Ok(None) };
+fn source(facts: &Facts) -> Result<Option<Arc<dyn Source>>, FleetError> {
+    let Some(text) = &facts.settings.source else { return Ok(None) };
     let spec: SourceSpec =
         text.parse().map_err(|error| invalid(format!("the fleet's source is {text:?}: {error}")))?;
-    Ok(Some(spec.connect(world.settings.proxy.as_deref()).map_err(invalid)?))
+    Ok(Some(spec.connect(facts.settings.proxy.as_deref()).map_err(invalid)?))
 }

@@ -11,6 +11,7 @@ use crate::decide::why::open_waves;
 use crate::decide::{Standing, is_over, standings};
 use crate::encoding::Moment;
 use crate::error::FleetError;
+use crate::facts::Facts;
 use crate::history::{HistoryRecord, Outcome};
 use crate::keys::{OrdersKey, ReleaseName};
 use crate::lrn::Lrn;
@@ -18,7 +19,6 @@ use crate::plan::estimate::{Preview, preview};
 use crate::release::Version;
 use crate::spec::{Order, Orders, ReleaseRecord, Target};
 use crate::status::Request;
-use crate::world::World;
 
 /// Keys that one `recover` repairs at most; a transaction holds 128 operations.
 const MAX_REPAIRS: usize = 100;
@@ -43,17 +43,17 @@ impl Fleet {
 
     /// What a release would do: waves, hosts, order, an estimate of the time, and why. Changes nothing.
     pub async fn plan(&self, version: &str) -> Result<Preview, FleetError> {
-        let world = self.world().await?;
-        let release = known(&world, version)?;
-        Ok(preview(release, &world.registry, &world.labels(), &world.policies))
+        let facts = self.facts().await?;
+        let release = known(&facts, version)?;
+        Ok(preview(release, &facts.registry, &facts.labels(), &facts.policies))
     }
 
     /// The fleet is to have this release. Begins when nothing else is under way.
     pub async fn apply(&self, version: &str, asker: &Asker) -> Result<(), FleetError> {
-        let world = self.world().await?;
-        known(&world, version)?;
-        refuse_downgrade(&world, version)?;
-        refuse_stopped(&world)?;
+        let facts = self.facts().await?;
+        known(&facts, version)?;
+        refuse_downgrade(&facts, version)?;
+        refuse_stopped(&facts)?;
         self.aim(version, asker, false).await
     }
 
@@ -79,8 +79,8 @@ impl Fleet {
 
     /// The next wave begins without waiting for the bake of the one before, or for this word.
     pub async fn promote(&self) -> Result<(), FleetError> {
-        let world = self.world().await?;
-        let waves = open_waves(&world).ok_or(FleetError::NothingUnderWay)?;
+        let facts = self.facts().await?;
+        let waves = open_waves(&facts).ok_or(FleetError::NothingUnderWay)?;
         let wave = waves.into_iter().map(|(_, wave)| wave + 1).max().unwrap_or(0);
         let wave = u32::try_from(wave).unwrap_or(u32::MAX);
         self.order(|orders| orders.promoted = orders.promoted.max(wave)).await
@@ -88,10 +88,10 @@ impl Fleet {
 
     /// A host that failed tries again, from the step at which it failed; one that is skipped takes part again.
     pub async fn retry(&self, lrn: Lrn) -> Result<(), FleetError> {
-        let world = self.world().await?;
-        refuse_stopped(&world)?;
-        let failed = has_failed(&world, lrn);
-        match standings(&world).and_then(|standings| standings.get(&lrn).cloned()) {
+        let facts = self.facts().await?;
+        refuse_stopped(&facts)?;
+        let failed = has_failed(&facts, lrn);
+        match standings(&facts).and_then(|standings| standings.get(&lrn).cloned()) {
             Some(Standing::Failed(_) | Standing::Skipped) => {}
             Some(Standing::Gone | Standing::Absent) => {
                 let text =
@@ -119,13 +119,13 @@ impl Fleet {
         if asker.reason.is_empty() {
             return Err(FleetError::Invalid("to skip a host takes a reason".to_owned()));
         }
-        let world = self.world().await?;
-        let member = world.request.as_ref().is_some_and(|seen| seen.record.servers.contains(&lrn));
+        let facts = self.facts().await?;
+        let member = facts.request.as_ref().is_some_and(|seen| seen.record.servers.contains(&lrn));
         if !member {
             return Err(FleetError::UnknownHost(lrn));
         }
-        refuse_stopped(&world)?;
-        if world.has_ended() && !is_over(&world) {
+        refuse_stopped(&facts)?;
+        if facts.has_ended() && !is_over(&facts) {
             return Err(FleetError::Refused(
                 "the update has ended; hosts that it went on without catch up".to_owned(),
             ));
@@ -139,54 +139,54 @@ impl Fleet {
     /// Clears a stopped request away: every host begins anew, with the named release or else with the same one. What
     /// cannot be read of the old request is removed with it.
     pub async fn recover(&self, version: Option<&str>, asker: &Asker) -> Result<(), FleetError> {
-        let world = self.world().await?;
+        let facts = self.facts().await?;
         let named = match version {
             None => None,
             Some(version) => {
-                known(&world, version)?;
+                known(&facts, version)?;
                 Some(target(version, asker, false))
             }
         };
-        self.clear(&world, asker, named).await
+        self.clear(&facts, asker, named).await
     }
 
     /// Goes back to an older release: the named one, or the last that succeeded before the present one. A request that is
     /// under way is stopped first.
     pub async fn rollback(&self, to: Option<&str>, asker: &Asker) -> Result<String, FleetError> {
-        let mut world = self.world().await?;
-        let Some(request) = world.request.as_ref().map(|seen| seen.record.clone()) else {
+        let mut facts = self.facts().await?;
+        let Some(request) = facts.request.as_ref().map(|seen| seen.record.clone()) else {
             return Err(FleetError::NothingUnderWay);
         };
         let to = match to {
             Some(to) => to.to_owned(),
-            None => release_before(&world, &request)?,
+            None => release_before(&facts, &request)?,
         };
-        known(&world, &to)?;
-        if !request.stop && !world.has_ended() {
+        known(&facts, &to)?;
+        if !request.stop && !facts.has_ended() {
             self.stop(asker).await?;
-            world = self.world().await?;
+            facts = self.facts().await?;
         }
-        let stopped = world.request.as_ref().is_some_and(|seen| seen.record.stop);
+        let stopped = facts.request.as_ref().is_some_and(|seen| seen.record.stop);
         match stopped {
-            true => self.clear(&world, asker, Some(target(&to, asker, true))).await?,
+            true => self.clear(&facts, asker, Some(target(&to, asker, true))).await?,
             false => self.aim(&to, asker, true).await?,
         }
         Ok(to)
     }
 
-    async fn clear(&self, world: &World, asker: &Asker, named: Option<Target>) -> Result<(), FleetError> {
-        let Some(seen) = &world.request else { return Err(FleetError::NotFound("a request".to_owned())) };
+    async fn clear(&self, facts: &Facts, asker: &Asker, named: Option<Target>) -> Result<(), FleetError> {
+        let Some(seen) = &facts.request else { return Err(FleetError::NotFound("a request".to_owned())) };
         if !seen.record.stop {
             return Err(FleetError::NotStopped(seen.record.version.clone()));
         }
         let same = Target { rollback: seen.record.rollback, ..target(&seen.record.version, asker, false) };
         let (current, history) = (self.tree.current(), self.tree.history(seen.record.generation));
-        let note = ended(&seen.record, world.history.as_deref());
+        let note = ended(&seen.record, facts.history.as_deref());
         let mut txn = Txn::new().when(current.unchanged(seen));
-        if !world.unreadable.iter().any(|bad| bad.key == history.path()) {
-            txn = txn.when(history.as_seen(world.history.as_deref()));
+        if !facts.unreadable.iter().any(|bad| bad.key == history.path()) {
+            txn = txn.when(history.as_seen(facts.history.as_deref()));
         }
-        for bad in world.unreadable.iter().take(MAX_REPAIRS).filter(|bad| is_cleared(&bad.key)) {
+        for bad in facts.unreadable.iter().take(MAX_REPAIRS).filter(|bad| is_cleared(&bad.key)) {
             txn = txn.then(Delete::one(bad.key.clone()));
         }
         let txn = txn
@@ -216,7 +216,7 @@ impl Fleet {
         let generation = request.record.generation;
         let history = self.store.read(&self.tree.history(generation)).await?;
         // Hosts that were away when it ended are still caught up, and that can be held or stopped.
-        if history.is_some_and(|seen| seen.record.outcome.is_some()) && is_over(&self.world().await?) {
+        if history.is_some_and(|seen| seen.record.outcome.is_some()) && is_over(&self.facts().await?) {
             return Err(FleetError::NothingUnderWay);
         }
         let key = self.tree.orders(generation);
@@ -269,24 +269,24 @@ fn stopped(request: &Request) -> FleetError {
     ))
 }
 
-fn refuse_stopped(world: &World) -> Result<(), FleetError> {
-    match world.request.as_ref().filter(|seen| seen.record.stop) {
+fn refuse_stopped(facts: &Facts) -> Result<(), FleetError> {
+    match facts.request.as_ref().filter(|seen| seen.record.stop) {
         Some(seen) => Err(stopped(&seen.record)),
         None => Ok(()),
     }
 }
 
-fn has_failed(world: &World, lrn: Lrn) -> bool {
-    let Some(request) = world.request.as_ref().map(|seen| &seen.record) else { return false };
-    let desired = world.desired.get(&lrn).map(|seen| &seen.record);
+fn has_failed(facts: &Facts, lrn: Lrn) -> bool {
+    let Some(request) = facts.request.as_ref().map(|seen| &seen.record) else { return false };
+    let desired = facts.desired.get(&lrn).map(|seen| &seen.record);
     let given_up =
         desired.is_some_and(|desired| desired.generation == request.generation && desired.failure.is_some());
-    let status = world.statuses.get(&lrn).map(|seen| &seen.record);
+    let status = facts.statuses.get(&lrn).map(|seen| &seen.record);
     given_up || status.is_some_and(|status| status.error && status.is_about(request))
 }
 
 /// The release that hosts keep for going back. Hosts that went back keep none.
-fn release_before(world: &World, request: &Request) -> Result<String, FleetError> {
+fn release_before(facts: &Facts, request: &Request) -> Result<String, FleetError> {
     if request.rollback {
         let text = format!(
             "the fleet went back to {} already and keeps no older release; `apply` one",
@@ -294,7 +294,7 @@ fn release_before(world: &World, request: &Request) -> Result<String, FleetError
         );
         return Err(FleetError::Refused(text));
     }
-    let kept = world.history.as_ref().map(|seen| seen.record.from.clone()).unwrap_or_default();
+    let kept = facts.history.as_ref().map(|seen| seen.record.from.clone()).unwrap_or_default();
     match kept.is_empty() {
         true => Err(FleetError::NotFound(format!("a release before {}", request.version))),
         false => Ok(kept),
@@ -328,20 +328,20 @@ fn parse(version: &str) -> Result<Version, FleetError> {
     version.parse().map_err(|error: crate::release::VersionError| FleetError::Invalid(error.to_string()))
 }
 
-fn known<'w>(world: &'w World, version: &str) -> Result<&'w ReleaseRecord, FleetError> {
+fn known<'w>(facts: &'w Facts, version: &str) -> Result<&'w ReleaseRecord, FleetError> {
     parse(version)?;
-    let found = world.releases.get(version).map(|seen| &seen.record);
+    let found = facts.releases.get(version).map(|seen| &seen.record);
     found.ok_or_else(|| FleetError::NotFound(format!("release {version}")))
 }
 
 /// What the fleet has, or is on its way to.
-fn present(world: &World) -> Option<&String> {
-    let request = world.request.as_ref().map(|seen| &seen.record.version);
-    request.or(world.last_success.as_ref())
+fn present(facts: &Facts) -> Option<&String> {
+    let request = facts.request.as_ref().map(|seen| &seen.record.version);
+    request.or(facts.last_success.as_ref())
 }
 
-fn refuse_downgrade(world: &World, version: &str) -> Result<(), FleetError> {
-    let Some(present) = present(world) else { return Ok(()) };
+fn refuse_downgrade(facts: &Facts, version: &str) -> Result<(), FleetError> {
+    let Some(present) = present(facts) else { return Ok(()) };
     let older =
         present.parse::<Version>().is_ok_and(|present| parse(version).is_ok_and(|wanted| wanted < present));
     match older {

@@ -12,10 +12,10 @@ use super::{Asker, Fleet};
 use crate::decide::{is_over, unconfirmed};
 use crate::encoding::Moment;
 use crate::error::FleetError;
+use crate::facts::Facts;
 use crate::keys::CurrentKey;
 use crate::lrn::Lrn;
 use crate::status::Request;
-use crate::world::World;
 
 /// How long hosts are waited for: a program that ignores TERM is killed after five seconds, and a lease lasts ten.
 pub const CONFIRM_WITHIN: Duration = Duration::from_secs(30);
@@ -83,25 +83,25 @@ impl Fleet {
     /// When every host has the release there is nothing to stop. What cannot be read does not keep anything from being
     /// stopped.
     async fn refuse_if_over(&self) -> Result<(), FleetError> {
-        let world = self.world().await?;
-        let over = world.unreadable.is_empty() && world.has_ended() && is_over(&world);
+        let facts = self.facts().await?;
+        let over = facts.unreadable.is_empty() && facts.has_ended() && is_over(&facts);
         if over { Err(FleetError::NothingUnderWay) } else { Ok(()) }
     }
 
     /// A request that cannot be parsed, as far as its plan and its history say what it was.
     async fn rebuilt(&self) -> Result<Request, FleetError> {
-        let world = self.world().await?;
-        let generation = world.last_generation.max(1);
+        let facts = self.facts().await?;
+        let generation = facts.last_generation.max(1);
         let readable = |error: RecordError| match error {
             RecordError::BadValue(_) => Ok(None),
             RecordError::Store(error) => Err(FleetError::from(error)),
         };
         let history = self.store.read(&self.tree.history(generation)).await.or_else(readable)?;
-        let wanted = world.target.as_ref().map(|seen| seen.record.version.clone());
+        let wanted = facts.target.as_ref().map(|seen| seen.record.version.clone());
         let version = history.map(|seen| seen.record.version).or(wanted).unwrap_or_default();
         Ok(Request {
             version,
-            servers: world.registry.iter().copied().collect(),
+            servers: facts.registry.iter().copied().collect(),
             started_at: Moment::now(),
             generation,
             ..Request::default()
@@ -111,7 +111,7 @@ impl Fleet {
     async fn confirmations(&self, patience: Duration) -> Result<Stopped, FleetError> {
         let until = Instant::now() + patience;
         loop {
-            let found = sorted(&self.world().await?);
+            let found = sorted(&self.facts().await?);
             if found.pending.is_empty() || Instant::now() >= until {
                 return Ok(found);
             }
@@ -121,10 +121,10 @@ impl Fleet {
 }
 
 /// Which hosts have confirmed a stop.
-fn sorted(world: &World) -> Stopped {
-    let missing = unconfirmed(world);
-    let (pending, down) = missing.iter().partition(|lrn| world.leases.contains_key(lrn));
-    let members = world.request.iter().flat_map(|seen| seen.record.members());
-    let confirmed = members.filter(|lrn| world.registry.contains(lrn) && !missing.contains(lrn)).collect();
+fn sorted(facts: &Facts) -> Stopped {
+    let missing = unconfirmed(facts);
+    let (pending, down) = missing.iter().partition(|lrn| facts.leases.contains_key(lrn));
+    let members = facts.request.iter().flat_map(|seen| seen.record.members());
+    let confirmed = members.filter(|lrn| facts.registry.contains(lrn) && !missing.contains(lrn)).collect();
     Stopped { confirmed, pending, down }
 }

@@ -13,12 +13,12 @@ use crate::decide::why::{Why, stopped_text, why};
 use crate::decide::{Rollout, Standing, decide, standings};
 use crate::encoding::Moment;
 use crate::error::FleetError;
+use crate::facts::Facts;
 use crate::history::HistoryRecord;
 use crate::keys::{CurrentKey, GroupName};
 use crate::lrn::Lrn;
 use crate::plan::{SegmentKind, group_of};
 use crate::status::{Condition, HostStatus, Phase, Request};
-use crate::world::World;
 
 /// One host, as `hosts` and `status` show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -134,41 +134,41 @@ pub struct HistoryLine {
 impl Fleet {
     /// All hosts that have joined.
     pub async fn hosts(&self) -> Result<HostList, FleetError> {
-        let world = self.world().await?;
-        let mut problems = problems(&world);
+        let facts = self.facts().await?;
+        let mut problems = problems(&facts);
         problems.extend(self.strange_members().await?);
-        Ok(HostList { hosts: world.registry.iter().map(|lrn| line(&world, *lrn)).collect(), problems })
+        Ok(HostList { hosts: facts.registry.iter().map(|lrn| line(&facts, *lrn)).collect(), problems })
     }
 
     /// The whole fleet at a glance.
     pub async fn status(&self) -> Result<FleetStatus, FleetError> {
-        let world = self.world().await?;
+        let facts = self.facts().await?;
         let leaders = self.store.list(&self.tree.candidates()).await?;
         let leader = leaders.iter().min_by_key(|(_, seen)| seen.create_revision);
-        let mut shown = world.registry.clone();
-        shown.extend(world.request.iter().flat_map(|seen| seen.record.members()));
-        let mut problems = problems(&world);
+        let mut shown = facts.registry.clone();
+        shown.extend(facts.request.iter().flat_map(|seen| seen.record.members()));
+        let mut problems = problems(&facts);
         problems.extend(self.strange_members().await?);
         Ok(FleetStatus {
-            state: state(&world),
-            request: world.request.as_ref().map(|seen| seen.record.clone()),
-            target: world.target.as_ref().map(|seen| seen.record.version.clone()),
+            state: state(&facts),
+            request: facts.request.as_ref().map(|seen| seen.record.clone()),
+            target: facts.target.as_ref().map(|seen| seen.record.version.clone()),
             leader: leader.map(|(_, seen)| seen.record.clone()),
-            why: decide(&world).why,
-            without: without(&world),
-            waves: waves(&world),
-            hosts: shown.iter().map(|lrn| line(&world, *lrn)).collect(),
+            why: decide(&facts).why,
+            without: without(&facts),
+            waves: waves(&facts),
+            hosts: shown.iter().map(|lrn| line(&facts, *lrn)).collect(),
             problems,
-            at: world.now,
+            at: facts.now,
         })
     }
 
     /// Why a host is where it is.
     pub async fn why(&self, lrn: Lrn) -> Result<Why, FleetError> {
-        let world = self.world().await?;
-        let member = world.request.as_ref().is_some_and(|seen| seen.record.members().contains(&lrn));
-        match member || world.registry.contains(&lrn) {
-            true => Ok(why(&world, lrn)),
+        let facts = self.facts().await?;
+        let member = facts.request.as_ref().is_some_and(|seen| seen.record.members().contains(&lrn));
+        match member || facts.registry.contains(&lrn) {
+            true => Ok(why(&facts, lrn)),
             false => Err(FleetError::UnknownHost(lrn)),
         }
     }
@@ -197,81 +197,81 @@ impl Fleet {
     }
 }
 
-fn problems(world: &World) -> Vec<String> {
-    world.unreadable.iter().map(ToString::to_string).chain(world.problems.iter().cloned()).collect()
+fn problems(facts: &Facts) -> Vec<String> {
+    facts.unreadable.iter().map(ToString::to_string).chain(facts.problems.iter().cloned()).collect()
 }
 
 /// Hosts that a request that is over went on without, or that are down.
-fn without(world: &World) -> Vec<Lrn> {
-    let over = world.has_ended() && world.request.as_ref().is_some_and(|seen| !seen.record.stop);
-    let standings = standings(world).filter(|_| over).unwrap_or_default();
+fn without(facts: &Facts) -> Vec<Lrn> {
+    let over = facts.has_ended() && facts.request.as_ref().is_some_and(|seen| !seen.record.stop);
+    let standings = standings(facts).filter(|_| over).unwrap_or_default();
     let missing = standings.into_iter().filter(|(lrn, standing)| match standing {
         Standing::Skipped | Standing::Failed(_) | Standing::Absent | Standing::Gone => true,
         Standing::Left => false,
         Standing::Silent | Standing::At(_) => true,
-        Standing::Finished => !world.leases.contains_key(lrn),
+        Standing::Finished => !facts.leases.contains_key(lrn),
     });
     missing.map(|(lrn, _)| lrn).collect()
 }
 
-fn state(world: &World) -> FleetState {
-    let held = world.unreadable.iter().any(|bad| <CurrentKey as Key>::parse(&bad.key).is_some());
-    let Some(request) = &world.request else {
+fn state(facts: &Facts) -> FleetState {
+    let held = facts.unreadable.iter().any(|bad| <CurrentKey as Key>::parse(&bad.key).is_some());
+    let Some(request) = &facts.request else {
         return if held { FleetState::Held } else { FleetState::Clear };
     };
-    let paused = world.orders.as_ref().is_some_and(|seen| seen.record.paused.is_some());
-    match (request.record.stop, world.has_ended(), paused) {
+    let paused = facts.orders.as_ref().is_some_and(|seen| seen.record.paused.is_some());
+    match (request.record.stop, facts.has_ended(), paused) {
         (true, _, _) => FleetState::Stopped,
         (false, true, _) => FleetState::Completed,
-        (false, false, _) if !world.unreadable.is_empty() => FleetState::Held,
+        (false, false, _) if !facts.unreadable.is_empty() => FleetState::Held,
         (false, false, true) => FleetState::Paused,
         (false, false, false) => FleetState::Running,
     }
 }
 
-fn line(world: &World, lrn: Lrn) -> HostLine {
-    let info = world.infos.get(&lrn).map(|seen| seen.record.clone()).unwrap_or_default();
-    let request = world.request.as_ref().map(|seen| &seen.record);
-    let status = world.statuses.get(&lrn).map(|seen| &seen.record);
+fn line(facts: &Facts, lrn: Lrn) -> HostLine {
+    let info = facts.infos.get(&lrn).map(|seen| seen.record.clone()).unwrap_or_default();
+    let request = facts.request.as_ref().map(|seen| &seen.record);
+    let status = facts.statuses.get(&lrn).map(|seen| &seen.record);
     let status = status.filter(|status| request.is_some_and(|request| status.is_about(request)));
     HostLine {
         lrn,
         host: info.host,
-        group: group_of(&world.policies, &info.labels),
+        group: group_of(&facts.policies, &info.labels),
         labels: info.labels,
-        up: world.leases.contains_key(&lrn),
-        release: release_of(world, lrn, status),
+        up: facts.leases.contains_key(&lrn),
+        release: release_of(facts, lrn, status),
         version: status.map(|status| status.version.clone()),
         step: status.map(|status| status.step),
         condition: status.map(HostStatus::condition),
         message: status.map(|status| status.message.clone()).unwrap_or_default(),
-        state: brief(world, lrn),
+        state: brief(facts, lrn),
     }
 }
 
-fn release_of(world: &World, lrn: Lrn, status: Option<&HostStatus>) -> String {
+fn release_of(facts: &Facts, lrn: Lrn, status: Option<&HostStatus>) -> String {
     let said = status.and_then(|status| match status.condition() {
         Condition::Completed => Some(&status.version),
         Condition::Aborted => Some(&status.rolled_back_to).filter(|back| !back.is_empty()),
         Condition::Running => None,
     });
-    let before = world.leases.get(&lrn).map(|seen| &seen.record.release);
+    let before = facts.leases.get(&lrn).map(|seen| &seen.record.release);
     said.or(before).cloned().unwrap_or_default()
 }
 
 /// A word for where a host stands, without working out the whole rollout for every line.
-fn brief(world: &World, lrn: Lrn) -> String {
-    let Some(request) = world.request.as_ref().map(|seen| &seen.record) else { return "idle".to_owned() };
-    if !world.registry.contains(&lrn) {
-        return if world.is_leaving(lrn) { "leaving" } else { "left" }.to_owned();
+fn brief(facts: &Facts, lrn: Lrn) -> String {
+    let Some(request) = facts.request.as_ref().map(|seen| &seen.record) else { return "idle".to_owned() };
+    if !facts.registry.contains(&lrn) {
+        return if facts.is_leaving(lrn) { "leaving" } else { "left" }.to_owned();
     }
     if request.stop && request.servers.contains(&lrn) {
-        return stopped_text(world, lrn);
+        return stopped_text(facts, lrn);
     }
-    let gone = if world.leases.contains_key(&lrn) { "" } else { ", its worker is gone" };
-    let desired = world.desired.get(&lrn).filter(|seen| seen.record.generation == request.generation);
+    let gone = if facts.leases.contains_key(&lrn) { "" } else { ", its worker is gone" };
+    let desired = facts.desired.get(&lrn).filter(|seen| seen.record.generation == request.generation);
     let phase = desired.map(|seen| &seen.record.phase).filter(|phase| phase.is_active());
-    let status = world.statuses.get(&lrn).map(|seen| &seen.record).filter(|status| status.is_about(request));
+    let status = facts.statuses.get(&lrn).map(|seen| &seen.record).filter(|status| status.is_about(request));
     match (phase, status.map(|status| (status.condition(), status.step))) {
         (Some(Phase::Drain), _) => "draining".to_owned(),
         (Some(Phase::Rollback { .. }), _) => "going back".to_owned(),
@@ -302,9 +302,9 @@ fn steps_left(standing: Option<&Standing>, steps: u32) -> u32 {
     }
 }
 
-fn waves(world: &World) -> Vec<WaveProgress> {
-    let Some(request) = &world.request else { return Vec::new() };
-    let Ok(rollout) = Rollout::of(world, &request.record, &Alarm::new(world.now)) else { return Vec::new() };
+fn waves(facts: &Facts) -> Vec<WaveProgress> {
+    let Some(request) = &facts.request else { return Vec::new() };
+    let Ok(rollout) = Rollout::of(facts, &request.record, &Alarm::new(facts.now)) else { return Vec::new() };
     // In a rolling segment a host without a slot waits, whatever steps it has passed.
     let together = rollout.open_segment().is_none_or(|segment| match segment.kind {
         SegmentKind::Barrier | SegmentKind::Once => true,

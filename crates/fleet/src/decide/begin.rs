@@ -2,46 +2,46 @@
 
 use super::rollout::Rollout;
 use super::{Decision, Move, Start};
+use crate::facts::Facts;
 use crate::lrn::{Lrn, go_list};
 use crate::plan::{RolloutPlan, plan_groups};
 use crate::release::Version;
 use crate::spec::Target;
 use crate::status::Request;
-use crate::world::World;
 
 /// There is no request: one begins as soon as there is a release to have.
-pub(super) fn first(world: &World) -> Decision {
-    let Some(target) = &world.target else {
+pub(super) fn first(facts: &Facts) -> Decision {
+    let Some(target) = &facts.target else {
         return Decision::wait("no release is asked for yet");
     };
-    let before = world.last_success.clone().unwrap_or_default();
+    let before = facts.last_success.clone().unwrap_or_default();
     match refusal(&before, &target.record) {
         Some(refused) => Decision::wait(refused),
-        None => start(world, &target.record, &before, "first request"),
+        None => start(facts, &target.record, &before, "first request"),
     }
 }
 
 /// The request is complete: another host list or another release begins the next one.
-pub(super) fn next(world: &World, rollout: &Rollout<'_>) -> Decision {
+pub(super) fn next(facts: &Facts, rollout: &Rollout<'_>) -> Decision {
     let request = rollout.request;
     let version = &request.version;
-    if let Some(target) = &world.target
+    if let Some(target) = &facts.target
         && target.record.version != *version
     {
         return match refusal(version, &target.record) {
             Some(refused) => Decision::wait(refused),
-            None => start(world, &target.record, version, "another release"),
+            None => start(facts, &target.record, version, "another release"),
         };
     }
-    if world.registry != request.members() {
-        let same = world.target.as_ref().map_or_else(Target::default, |seen| seen.record.clone());
+    if facts.registry != request.members() {
+        let same = facts.target.as_ref().map_or_else(Target::default, |seen| seen.record.clone());
         let target = Target { version: version.clone(), ..same };
-        return start(world, &target, version, "hosts joined or left");
+        return start(facts, &target, version, "hosts joined or left");
     }
     let without: Vec<Lrn> = rollout.left_behind().collect();
     let down =
-        rollout.standings.keys().filter(|lrn| !world.leases.contains_key(lrn) && !without.contains(lrn));
-    let down: Vec<Lrn> = down.filter(|lrn| world.registry.contains(lrn)).copied().collect();
+        rollout.standings.keys().filter(|lrn| !facts.leases.contains_key(lrn) && !without.contains(lrn));
+    let down: Vec<Lrn> = down.filter(|lrn| facts.registry.contains(lrn)).copied().collect();
     let mut text = match without.is_empty() {
         true => format!("{version} is on every host"),
         false => format!("{version} is complete without hosts {}", go_list(&without)),
@@ -64,19 +64,19 @@ fn refusal(before: &str, target: &Target) -> Option<String> {
     })
 }
 
-fn start(world: &World, target: &Target, before: &str, cause: &str) -> Decision {
-    if !world.releases.contains_key(&target.version) {
+fn start(facts: &Facts, target: &Target, before: &str, cause: &str) -> Decision {
+    if !facts.releases.contains_key(&target.version) {
         return Decision::wait(format!("release {} is not known yet", target.version));
     }
-    if world.registry.is_empty() {
+    if facts.registry.is_empty() {
         return Decision::wait(format!("release {} waits: no host has joined the fleet", target.version));
     }
-    let generation = world.last_generation + 1;
-    let servers: Vec<Lrn> = world.registry.iter().copied().collect();
+    let generation = facts.last_generation + 1;
+    let servers: Vec<Lrn> = facts.registry.iter().copied().collect();
     let request = Request {
         version: target.version.clone(),
         servers,
-        started_at: world.now,
+        started_at: facts.now,
         generation,
         update_id: format!("{}-{generation}", target.version),
         rollback: target.rollback,
@@ -84,9 +84,9 @@ fn start(world: &World, target: &Target, before: &str, cause: &str) -> Decision 
     };
     let plan = RolloutPlan {
         generation,
-        parent: world.request.as_ref().map_or(0, |seen| seen.record.generation),
+        parent: facts.request.as_ref().map_or(0, |seen| seen.record.generation),
         version: target.version.clone(),
-        groups: plan_groups(&world.registry, &world.labels(), &world.policies),
+        groups: plan_groups(&facts.registry, &facts.labels(), &facts.policies),
         ..RolloutPlan::default()
     };
     let cause = if before.is_empty() { cause.to_owned() } else { format!("{cause}, from {before}") };

@@ -8,14 +8,14 @@ use capstan_control::drain::FailureUnit;
 use super::alarm::Alarm;
 use super::rollout::{Rollout, Standing};
 use super::{HOSTS_PER_MOVE, HostMove, SlotChange};
-use crate::drains::{DrainWish, Emptiness, emptiness};
+use crate::drain::{DrainWish, Emptiness, emptiness};
 use crate::encoding::Moment;
+use crate::facts::Facts;
 use crate::keys::GroupName;
 use crate::lrn::{Lrn, Lrns, go_list};
 use crate::plan::{GroupPlan, Segment, SegmentKind, steps_text};
 use crate::spec::Policy;
 use crate::status::{Desired, Phase};
-use crate::world::World;
 
 /// Why a host may not begin now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,9 +129,9 @@ struct Domain {
 }
 
 impl Room {
-    pub(super) fn of(world: &World, rollout: &Rollout<'_>, group: &GroupPlan, policy: &Policy) -> Room {
-        let held = world.slots.get(&group.group).map(|seen| &seen.record.holders);
-        let holders = held.into_iter().flatten().filter(|(name, holder)| world.still_holds(name, holder));
+    pub(super) fn of(facts: &Facts, rollout: &Rollout<'_>, group: &GroupPlan, policy: &Policy) -> Room {
+        let held = facts.slots.get(&group.group).map(|seen| &seen.record.holders);
+        let holders = held.into_iter().flatten().filter(|(name, holder)| facts.still_holds(name, holder));
         let mut room = Room {
             holders: holders.map(|(name, _)| name.clone()).collect(),
             slots: policy.slots(group.len()),
@@ -140,13 +140,13 @@ impl Room {
         };
         let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
         for lrn in group.hosts() {
-            let domain = domain_of(world, lrn, policy);
+            let domain = domain_of(facts, lrn, policy);
             *sizes.entry(domain.clone()).or_default() += 1;
             let hosts = room.domains.entry(domain.clone()).or_default();
-            if is_out(world, rollout, lrn) {
+            if is_out(facts, rollout, lrn) {
                 hosts.out.insert(lrn);
             }
-            if rollout.is_in_slot(lrn) || is_leaving(world, rollout, lrn) {
+            if rollout.is_in_slot(lrn) || is_leaving(facts, rollout, lrn) {
                 hosts.busy.insert(lrn);
             }
             room.domain_of.insert(lrn, domain);
@@ -179,31 +179,31 @@ impl Room {
     }
 }
 
-pub(super) fn domain_of(world: &World, lrn: Lrn, policy: &Policy) -> String {
+pub(super) fn domain_of(facts: &Facts, lrn: Lrn, policy: &Policy) -> String {
     let label = policy.failure_domain.as_ref();
-    let value = label.and_then(|label| world.infos.get(&lrn)?.record.labels.get(label));
+    let value = label.and_then(|label| facts.infos.get(&lrn)?.record.labels.get(label));
     value.cloned().unwrap_or_default()
 }
 
 /// Whether a host left and has not stopped. The standing comes first: the rest is a search in the request.
-fn is_leaving(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
-    rollout.standings.get(&lrn) == Some(&Standing::Left) && world.is_leaving(lrn)
+fn is_leaving(facts: &Facts, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
+    rollout.standings.get(&lrn) == Some(&Standing::Left) && facts.is_leaving(lrn)
 }
 
 /// Whether a host is out of service, by the rollout's doing or not: its worker is gone, it failed and did not go back,
 /// its services are not healthy, or it is drained. A host that left is out until it has stopped.
-pub(super) fn is_out(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
+pub(super) fn is_out(facts: &Facts, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
     let standing = match rollout.standings.get(&lrn) {
-        Some(Standing::Left) => return world.is_leaving(lrn),
+        Some(Standing::Left) => return facts.is_leaving(lrn),
         Some(Standing::Absent | Standing::Gone) => true,
         Some(Standing::Failed(_)) => {
             rollout.report(lrn).is_none_or(|report| report.rolled_back_to.is_empty())
         }
         // An operator has looked at it: what counts is whether it serves.
-        Some(Standing::Skipped) => !world.leases.contains_key(&lrn),
+        Some(Standing::Skipped) => !facts.leases.contains_key(&lrn),
         Some(Standing::Silent | Standing::At(_) | Standing::Finished) | None => false,
     };
-    let drained = match emptiness(world, lrn) {
+    let drained = match emptiness(facts, lrn) {
         Emptiness::Nothing | Emptiness::Unasked => false,
         Emptiness::Draining(_) | Emptiness::Empty | Emptiness::Returning(_) => true,
     };
@@ -212,15 +212,15 @@ pub(super) fn is_out(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
 
 /// Why a drained host may not be worked on: another one that is out of service holds the same shard or log. Of two that
 /// wait for each other the lower number goes first.
-pub(super) fn shared_unit(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> Option<Obstacle> {
+pub(super) fn shared_unit(facts: &Facts, rollout: &Rollout<'_>, lrn: Lrn) -> Option<Obstacle> {
     let units =
-        |lrn: Lrn| world.host_id(lrn).and_then(|host| world.drains.get(host)).map(|drain| &drain.units);
+        |lrn: Lrn| facts.host_id(lrn).and_then(|host| facts.drains.get(host)).map(|drain| &drain.units);
     let own = units(lrn).filter(|units| !units.is_empty())?;
     let ahead = |other: Lrn| match rollout.desired(other).map(|desired| &desired.phase) {
-        Some(Phase::Drain) => other < lrn && emptiness(world, other) == Emptiness::Empty,
+        Some(Phase::Drain) => other < lrn && emptiness(facts, other) == Emptiness::Empty,
         Some(_) | None => true,
     };
-    let others = world.infos.keys().copied().filter(|other| *other != lrn && ahead(*other));
+    let others = facts.infos.keys().copied().filter(|other| *other != lrn && ahead(*other));
     let mut shared = others.filter_map(|other| {
         let unit = units(other)?.intersection(own).next()?.clone();
         Some(Obstacle::SharedUnit { other, unit })
@@ -229,7 +229,7 @@ pub(super) fn shared_unit(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> Opt
 }
 
 /// Hosts of a segment that begin now.
-pub(super) fn grants(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm) -> Granted {
+pub(super) fn grants(facts: &Facts, rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm) -> Granted {
     let mut moves = Vec::new();
     let mut reasons: Vec<String> = Vec::new();
     for group in &rollout.groups {
@@ -242,7 +242,7 @@ pub(super) fn grants(world: &World, rollout: &Rollout<'_>, segment: Segment, ala
             continue;
         }
         let wave = open_wave(rollout, group, segment);
-        let mut room = Room::of(world, rollout, group, &policy);
+        let mut room = Room::of(facts, rollout, group, &policy);
         for lrn in group.waves.iter().take(wave + 1).flatten().copied() {
             if !is_ready(rollout, lrn, segment) {
                 continue;
@@ -260,7 +260,7 @@ pub(super) fn grants(world: &World, rollout: &Rollout<'_>, segment: Segment, ala
                 }
                 None => {
                     room.take(lrn);
-                    moves.push(begin(world, rollout, group, lrn, segment.last, alarm));
+                    moves.push(begin(facts, rollout, group, lrn, segment.last, alarm));
                 }
             }
         }
@@ -279,7 +279,7 @@ pub(super) fn grants(world: &World, rollout: &Rollout<'_>, segment: Segment, ala
 
 /// Hosts that lag behind what all others have done, and may run up to there alone; and hosts that are to try a step again
 /// at which all meet.
-pub(super) fn catch_up(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Vec<HostMove> {
+pub(super) fn catch_up(facts: &Facts, rollout: &Rollout<'_>, alarm: &Alarm) -> Vec<HostMove> {
     let safe = rollout.safe_alone();
     let mut moves = Vec::new();
     if (safe == 0 && rollout.orders.retry.is_empty()) || rollout.orders.paused.is_some() {
@@ -296,11 +296,11 @@ pub(super) fn catch_up(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> V
         if lagging.is_empty() || !policy.is_open(alarm.now()) || rollout.is_harmed(&group.group) {
             continue;
         }
-        let mut room = Room::of(world, rollout, group, &policy);
+        let mut room = Room::of(facts, rollout, group, &policy);
         for (lrn, through) in lagging {
             if moves.len() < HOSTS_PER_MOVE && room.obstacle(lrn).is_none() {
                 room.take(lrn);
-                moves.push(begin(world, rollout, group, lrn, through, alarm));
+                moves.push(begin(facts, rollout, group, lrn, through, alarm));
             }
         }
     }
@@ -439,7 +439,7 @@ fn between_waves(
 /// Whether a host that was out of service and goes on finds room: fewer others of its failure domain are being worked on
 /// than may be.
 pub(super) fn has_room(
-    world: &World,
+    facts: &Facts,
     rollout: &Rollout<'_>,
     moves: &[HostMove],
     group: &GroupName,
@@ -447,12 +447,12 @@ pub(super) fn has_room(
     lrn: Lrn,
 ) -> bool {
     let Some(plan) = rollout.groups.iter().find(|plan| plan.group == *group) else { return false };
-    let domain = domain_of(world, lrn, policy);
-    let peers: Vec<Lrn> = plan.hosts().filter(|peer| domain_of(world, *peer, policy) == domain).collect();
+    let domain = domain_of(facts, lrn, policy);
+    let peers: Vec<Lrn> = plan.hosts().filter(|peer| domain_of(facts, *peer, policy) == domain).collect();
     // Of several that are back at the same moment the lower number goes first.
     let is_back = |peer: Lrn| {
         let gone = rollout.desired(peer).is_some_and(|desired| desired.phase == Phase::Gone);
-        peer < lrn && gone && world.leases.contains_key(&peer)
+        peer < lrn && gone && facts.leases.contains_key(&peer)
     };
     let begins = |peer: Lrn| moves.iter().any(|host| host.lrn == peer && host.desired.phase.is_active());
     let is_busy = |peer: &Lrn| *peer != lrn && (rollout.is_in_slot(*peer) || is_back(*peer) || begins(*peer));
@@ -463,17 +463,17 @@ pub(super) fn has_room(
 /// Whether a host may be taken back: fewer others of its failure domain are being worked on, or will be by the moves that
 /// are decided together with this one, than may be.
 pub(super) fn has_room_to_go_back(
-    world: &World,
+    facts: &Facts,
     rollout: &Rollout<'_>,
     moves: &[HostMove],
     policy: &Policy,
     lrn: Lrn,
 ) -> bool {
-    let domain = domain_of(world, lrn, policy);
+    let domain = domain_of(facts, lrn, policy);
     let Some(plan) = rollout.groups.iter().find(|plan| plan.hosts().any(|host| host == lrn)) else {
         return false;
     };
-    let peers: Vec<Lrn> = plan.hosts().filter(|peer| domain_of(world, *peer, policy) == domain).collect();
+    let peers: Vec<Lrn> = plan.hosts().filter(|peer| domain_of(facts, *peer, policy) == domain).collect();
     let moved = |peer: Lrn| moves.iter().find(|host| host.lrn == peer).map(|host| &host.desired);
     let is_busy = |peer: &Lrn| {
         let works = |desired: &Desired| match desired.phase {
@@ -483,7 +483,7 @@ pub(super) fn has_room_to_go_back(
         *peer != lrn
             && (rollout.desired(*peer).is_some_and(works)
                 || moved(*peer).is_some_and(works)
-                || is_leaving(world, rollout, *peer))
+                || is_leaving(facts, rollout, *peer))
     };
     peers.iter().copied().filter(is_busy).count() < policy.unavailable(peers.len())
 }
@@ -500,7 +500,7 @@ pub(super) fn needs_drain(rollout: &Rollout<'_>, lrn: Lrn, through: u32) -> bool
 
 /// A host takes a slot: drained first, if what it runs asks for it.
 fn begin(
-    world: &World,
+    facts: &Facts,
     rollout: &Rollout<'_>,
     group: &GroupPlan,
     lrn: Lrn,
@@ -508,7 +508,7 @@ fn begin(
     alarm: &Alarm,
 ) -> HostMove {
     let from = rollout.next_step(lrn);
-    let drain = needs_drain(rollout, lrn, through) && emptiness(world, lrn) != Emptiness::Nothing;
+    let drain = needs_drain(rollout, lrn, through) && emptiness(facts, lrn) != Emptiness::Nothing;
     let attempt = rollout.orders.retry.get(&lrn).copied().unwrap_or(0);
     HostMove {
         lrn,

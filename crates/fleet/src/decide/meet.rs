@@ -3,25 +3,25 @@
 use super::alarm::Alarm;
 use super::rollout::{Rollout, Standing};
 use super::{Decision, Move};
+use crate::facts::Facts;
 use crate::lrn::Lrn;
 use crate::plan::Segment;
 use crate::status::Released;
-use crate::world::World;
 
 /// All hosts run the step at the same time.
-pub(super) fn barrier(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm) -> Decision {
+pub(super) fn barrier(facts: &Facts, rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm) -> Decision {
     let step = segment.first;
     if rollout.released.is_some_and(|released| released.step >= step) {
         return waiting(rollout, segment, |lrn| !rollout.has_done(lrn, step), "run");
     }
     match held_back(rollout, segment, alarm) {
         Some(wait) => wait,
-        None => release(world, rollout, step, None),
+        None => release(facts, rollout, step, None),
     }
 }
 
 /// One host runs the step; the others go on when it is done.
-pub(super) fn once(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm) -> Decision {
+pub(super) fn once(facts: &Facts, rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm) -> Decision {
     let step = segment.first;
     // A once step stays done: a host that comes back from before it does not run it again.
     let over = |released: &Released| released.step > step || (released.step == step && released.done);
@@ -32,7 +32,7 @@ pub(super) fn once(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm
     let Some(host) = chosen else {
         return match (held_back(rollout, segment, alarm), first_awaited(rollout)) {
             (Some(wait), _) => wait,
-            (None, Some(host)) => release(world, rollout, step, Some(host)),
+            (None, Some(host)) => release(facts, rollout, step, Some(host)),
             (None, None) => Decision::wait("nobody is left to do what is done once"),
         };
     };
@@ -42,7 +42,7 @@ pub(super) fn once(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm
         rollout.report(*lrn).is_some_and(|report| report.step > step || (report.finished && !report.error))
     };
     if let Some(did) = rollout.standings.keys().copied().find(has_done) {
-        let released = Released { done: true, ..released(world, rollout, step, Some(did)) };
+        let released = Released { done: true, ..released(facts, rollout, step, Some(did)) };
         return Decision::act(Move::Release(released), format!("host {did} has done step {step} for all"));
     }
     let gone = match rollout.standings.get(&host) {
@@ -53,7 +53,7 @@ pub(super) fn once(world: &World, rollout: &Rollout<'_>, segment: Segment, alarm
         | None => true,
     };
     match first_awaited(rollout).filter(|_| gone) {
-        Some(other) => release(world, rollout, step, Some(other)),
+        Some(other) => release(facts, rollout, step, Some(other)),
         None => Decision::wait(format!("host {host} does step {step} for all")),
     }
 }
@@ -85,19 +85,19 @@ fn first_awaited(rollout: &Rollout<'_>) -> Option<Lrn> {
     rollout.awaited().map(|(_, lrn)| lrn).filter(able).min()
 }
 
-fn release(world: &World, rollout: &Rollout<'_>, step: u32, only: Option<Lrn>) -> Decision {
-    let released = released(world, rollout, step, only);
+fn release(facts: &Facts, rollout: &Rollout<'_>, step: u32, only: Option<Lrn>) -> Decision {
+    let released = released(facts, rollout, step, only);
     let whom = only.map_or_else(|| "everybody".to_owned(), |lrn| format!("host {lrn} alone"));
     Decision::act(Move::Release(released), format!("step {step} may run on {whom}"))
 }
 
-fn released(world: &World, rollout: &Rollout<'_>, step: u32, only: Option<Lrn>) -> Released {
+fn released(facts: &Facts, rollout: &Rollout<'_>, step: u32, only: Option<Lrn>) -> Released {
     Released {
         generation: rollout.request.generation,
         step,
         only,
         done: false,
-        at: world.now,
+        at: facts.now,
         extra: capstan_meta::record::Extra::default(),
     }
 }

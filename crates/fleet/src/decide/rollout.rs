@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::alarm::Alarm;
-use crate::drains::is_ours;
+use crate::drain::is_ours;
 use crate::encoding::Moment;
+use crate::facts::Facts;
 use crate::keys::GroupName;
 use crate::lrn::{Lrn, Lrns};
 use crate::plan::{GroupPlan, RolloutPlan, Segment, SegmentKind, plan_groups, segments};
 use crate::spec::{Amount, Orders, Policy, ReleaseRecord};
 use crate::status::{Desired, HostStatus, Phase, Released, Request};
-use crate::world::World;
 
 /// Where a host stands in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,13 +85,13 @@ pub struct Rollout<'w> {
 
 impl<'w> Rollout<'w> {
     /// Works out the standing of every host; the error says what is missing.
-    pub fn of(world: &'w World, request: &'w Request, alarm: &Alarm) -> Result<Rollout<'w>, String> {
-        let release = known_release(world, request)?;
+    pub fn of(facts: &'w Facts, request: &'w Request, alarm: &Alarm) -> Result<Rollout<'w>, String> {
+        let release = known_release(facts, request)?;
         let generation = request.generation;
-        let plan = world.plan.as_ref().map(|seen| &seen.record);
-        let groups = groups_of(world, request, plan);
+        let plan = facts.plan.as_ref().map(|seen| &seen.record);
+        let groups = groups_of(facts, request, plan);
         let policies = groups.iter().map(|group| {
-            (group.group.clone(), world.policies.get(&group.group).cloned().unwrap_or_default())
+            (group.group.clone(), facts.policies.get(&group.group).cloned().unwrap_or_default())
         });
         let mut rollout = Rollout {
             request,
@@ -105,21 +105,21 @@ impl<'w> Rollout<'w> {
             awaited_gone: Vec::new(),
             ailing: BTreeMap::new(),
             drained: Lrns::new(),
-            ended: world.has_ended(),
-            released: world.released.as_ref().map(|seen| &seen.record).filter(|r| r.generation == generation),
-            orders: world.orders.as_ref().map(|seen| seen.record.clone()).unwrap_or_default(),
-            desired: current(&world.desired, |desired| desired.generation == generation),
-            reports: current(&world.statuses, |status| status.is_about(request)),
+            ended: facts.has_ended(),
+            released: facts.released.as_ref().map(|seen| &seen.record).filter(|r| r.generation == generation),
+            orders: facts.orders.as_ref().map(|seen| seen.record.clone()).unwrap_or_default(),
+            desired: current(&facts.desired, |desired| desired.generation == generation),
+            reports: current(&facts.statuses, |status| status.is_about(request)),
             segments_over: 0,
         };
-        rollout.stand(world, alarm);
-        rollout.see_services(world, release);
+        rollout.stand(facts, alarm);
+        rollout.see_services(facts, release);
         rollout.segments_over =
             rollout.segments.iter().take_while(|segment| rollout.is_over(segment)).count();
         Ok(rollout)
     }
 
-    fn stand(&mut self, world: &World, alarm: &Alarm) {
+    fn stand(&mut self, facts: &Facts, alarm: &Alarm) {
         let mut standings = BTreeMap::new();
         let (mut absent_groups, mut barrier_groups, mut gone_groups) = (Vec::new(), Vec::new(), Vec::new());
         for group in &self.groups {
@@ -127,7 +127,7 @@ impl<'w> Rollout<'w> {
             let grace_over = alarm.passed(self.request.started_at, policy.absent_grace.0);
             let (mut absent, mut harmed, mut gone) = (0, 0, 0);
             for lrn in group.hosts() {
-                let standing = self.standing(world, lrn, grace_over);
+                let standing = self.standing(facts, lrn, grace_over);
                 match standing {
                     Standing::Absent => absent += 1,
                     Standing::Failed(_) => harmed += 1,
@@ -152,11 +152,11 @@ impl<'w> Rollout<'w> {
         self.awaited_gone = gone_groups;
     }
 
-    fn standing(&self, world: &World, lrn: Lrn, grace_over: bool) -> Standing {
-        if !world.registry.contains(&lrn) {
+    fn standing(&self, facts: &Facts, lrn: Lrn, grace_over: bool) -> Standing {
+        if !facts.registry.contains(&lrn) {
             return Standing::Left;
         }
-        let (up, ended) = (world.leases.contains_key(&lrn), world.has_ended());
+        let (up, ended) = (facts.leases.contains_key(&lrn), facts.has_ended());
         let failure = self.failure_of(lrn);
         let report = self.reports.get(&lrn);
         let finished = failure.is_none() && report.is_some_and(|report| report.finished && !report.error);
@@ -196,14 +196,14 @@ impl<'w> Rollout<'w> {
     }
 
     /// Whose services are not healthy, where that counts, and which hosts the fleet keeps drained.
-    fn see_services(&mut self, world: &World, release: &ReleaseRecord) {
+    fn see_services(&mut self, facts: &Facts, release: &ReleaseRecord) {
         let asked = release.steps.iter().any(|step| step.services);
         for group in &self.groups {
             let counts = asked || self.policies[&group.group].services;
             for lrn in group.hosts() {
-                let ailing = world.host_id(lrn).and_then(|host| world.ailing.get(host)).filter(|_| counts);
+                let ailing = facts.host_id(lrn).and_then(|host| facts.ailing.get(host)).filter(|_| counts);
                 self.ailing.extend(ailing.map(|why| (lrn, why.clone())));
-                if !world.drains.is_empty() && is_ours(world, lrn) {
+                if !facts.drains.is_empty() && is_ours(facts, lrn) {
                     self.drained.insert(lrn);
                 }
             }
@@ -485,23 +485,23 @@ impl<'w> Rollout<'w> {
     }
 }
 
-fn known_release<'w>(world: &'w World, request: &Request) -> Result<&'w ReleaseRecord, String> {
-    let found = world.releases.get(&request.version).map(|seen| &seen.record);
+fn known_release<'w>(facts: &'w Facts, request: &Request) -> Result<&'w ReleaseRecord, String> {
+    let found = facts.releases.get(&request.version).map(|seen| &seen.record);
     found
         .filter(|release| !release.steps.is_empty())
         .ok_or_else(|| format!("the steps of release {} are not known", request.version))
 }
 
 /// The plan's groups; for a request without a plan, what the plan would have been.
-fn groups_of(world: &World, request: &Request, plan: Option<&RolloutPlan>) -> Vec<GroupPlan> {
+fn groups_of(facts: &Facts, request: &Request, plan: Option<&RolloutPlan>) -> Vec<GroupPlan> {
     match plan {
         Some(plan) => plan.groups.clone(),
-        None => plan_groups(&request.members(), &world.labels(), &world.policies),
+        None => plan_groups(&request.members(), &facts.labels(), &facts.policies),
     }
 }
 
 fn current<R>(
-    records: &BTreeMap<Lrn, crate::world::Seen<R>>,
+    records: &BTreeMap<Lrn, crate::facts::Seen<R>>,
     belongs: impl Fn(&R) -> bool,
 ) -> BTreeMap<Lrn, &R> {
     let found = records.iter().filter(|(_, seen)| belongs(&seen.record));

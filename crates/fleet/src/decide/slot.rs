@@ -6,15 +6,15 @@ use super::alarm::Alarm;
 use super::grant::{has_room, has_room_to_go_back, needs_drain, shared_unit};
 use super::rollout::{Rollout, Standing};
 use super::{HOSTS_PER_MOVE, HostMove, SlotChange};
-use crate::drains::{DrainWish, Emptiness, emptiness, is_ours};
+use crate::drain::{DrainWish, Emptiness, emptiness, is_ours};
+use crate::facts::Facts;
 use crate::keys::GroupName;
 use crate::lrn::Lrn;
 use crate::spec::Policy;
 use crate::status::{Desired, Phase};
-use crate::world::World;
 
 /// The next phase of every host whose phase is over.
-pub(super) fn moves(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Vec<HostMove> {
+pub(super) fn moves(facts: &Facts, rollout: &Rollout<'_>, alarm: &Alarm) -> Vec<HostMove> {
     let mut moves = Vec::new();
     for group in &rollout.groups {
         let policy = rollout.policy(&group.group);
@@ -24,12 +24,12 @@ pub(super) fn moves(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Vec<
                 phase: Phase::Done,
                 through: 0,
                 attempt: 0,
-                at: world.now,
+                at: facts.now,
                 failure: None,
             };
             let desired = rollout.desired(lrn).unwrap_or(&idle);
             let (policy, group) = (&policy, &group.group);
-            let host = Host { world, rollout, alarm, policy, group, lrn, desired, moves: &moves };
+            let host = Host { facts, rollout, alarm, policy, group, lrn, desired, moves: &moves };
             let next = host.next();
             moves.extend(next);
             if moves.len() >= HOSTS_PER_MOVE {
@@ -42,7 +42,7 @@ pub(super) fn moves(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Vec<
 
 /// One host in its slot.
 struct Host<'h, 'w> {
-    world: &'h World,
+    facts: &'h Facts,
     rollout: &'h Rollout<'w>,
     alarm: &'h Alarm,
     policy: &'h Policy,
@@ -74,12 +74,12 @@ impl Host<'_, '_> {
 
     /// A host that left keeps its slot and its drain until nothing runs there any more.
     fn given_up(&self) -> Option<HostMove> {
-        let over = self.desired.phase.is_active() && !self.world.is_leaving(self.lrn);
+        let over = self.desired.phase.is_active() && !self.facts.is_leaving(self.lrn);
         over.then(|| self.to(Phase::Done, self.wish_to_return(), "has left and has stopped"))
     }
 
     fn is_up(&self) -> bool {
-        self.world.leases.contains_key(&self.lrn)
+        self.facts.leases.contains_key(&self.lrn)
     }
 
     fn standing(&self) -> Option<&Standing> {
@@ -105,7 +105,7 @@ impl Host<'_, '_> {
             | Standing::Silent
             | Standing::Gone => false,
         };
-        let why = self.rollout.ailing(self.lrn).filter(|_| judged && !self.world.has_ended())?;
+        let why = self.rollout.ailing(self.lrn).filter(|_| judged && !self.facts.has_ended())?;
         Some(self.to(Phase::Settle, None, &format!("is watched again: {why}")))
     }
 
@@ -136,12 +136,12 @@ impl Host<'_, '_> {
             return Some(self.to(Phase::Return, self.wish_to_return(), "is back and is watched again"));
         }
         // Others may have begun meanwhile: it waits until there is room for it again.
-        if !has_room(self.world, self.rollout, self.moves, self.group, self.policy, self.lrn) {
+        if !has_room(self.facts, self.rollout, self.moves, self.group, self.policy, self.lrn) {
             return None;
         }
         // Its services may have taken up work meanwhile: they are asked again before it goes on.
         let drain = needs_drain(self.rollout, self.lrn, self.desired.through)
-            && emptiness(self.world, self.lrn) != Emptiness::Nothing;
+            && emptiness(self.facts, self.lrn) != Emptiness::Nothing;
         let next = match drain {
             true => self.to(Phase::Drain, Some(DrainWish::Ask), "is back and is drained again"),
             false => self.to(Phase::Run, None, "is back and goes on"),
@@ -157,7 +157,7 @@ impl Host<'_, '_> {
     /// An operator skipped a failed host: it is returned to service, so that it does not block other hosts.
     fn vouched_for(&self) -> Option<HostMove> {
         let skipped = self.standing() == Some(&Standing::Skipped) && self.is_up();
-        (skipped && is_ours(self.world, self.lrn))
+        (skipped && is_ours(self.facts, self.lrn))
             .then(|| self.to(Phase::Return, Some(DrainWish::Return), "failed and is skipped"))
     }
 
@@ -165,7 +165,7 @@ impl Host<'_, '_> {
     /// it goes back to work, or it would keep the other replicas of what it holds from being drained.
     fn left_drained(&self) -> Option<HostMove> {
         let failed = matches!(self.rollout.standings.get(&self.lrn), Some(Standing::Failed(_)));
-        (!failed && is_ours(self.world, self.lrn)).then(|| {
+        (!failed && is_ours(self.facts, self.lrn)).then(|| {
             self.to(Phase::Return, Some(DrainWish::Return), "was left drained by an earlier request")
         })
     }
@@ -177,9 +177,9 @@ impl Host<'_, '_> {
         if self.rollout.standings.get(&self.lrn) == Some(&Standing::Skipped) {
             return Some(self.to(Phase::Return, Some(DrainWish::Return), "is skipped"));
         }
-        match emptiness(self.world, self.lrn) {
+        match emptiness(self.facts, self.lrn) {
             Emptiness::Nothing => Some(self.to(Phase::Run, None, "has nothing to drain")),
-            Emptiness::Empty if shared_unit(self.world, self.rollout, self.lrn).is_some() => None,
+            Emptiness::Empty if shared_unit(self.facts, self.rollout, self.lrn).is_some() => None,
             Emptiness::Empty => Some(self.to(Phase::Run, None, "is drained")),
             Emptiness::Unasked => Some(self.again(DrainWish::Ask, "is asked to drain again")),
             // A return under way is turned around.
@@ -210,7 +210,7 @@ impl Host<'_, '_> {
             return self.gone_wrong(failure);
         }
         if self.has_run() {
-            let wish = is_ours(self.world, self.lrn).then_some(DrainWish::Return);
+            let wish = is_ours(self.facts, self.lrn).then_some(DrainWish::Return);
             return Some(self.to(Phase::Return, wish, "has run its steps"));
         }
         (!self.is_up()).then(|| self.to(Phase::Gone, None, "is gone; its slot is free for others"))
@@ -219,10 +219,10 @@ impl Host<'_, '_> {
     fn rolling_back(&self, to: &str) -> Option<HostMove> {
         let report = self.rollout.report(self.lrn)?;
         if report.rolled_back_to == to {
-            let wish = is_ours(self.world, self.lrn).then_some(DrainWish::Return);
+            let wish = is_ours(self.facts, self.lrn).then_some(DrainWish::Return);
             return Some(self.to(Phase::Return, wish, "is back on the version that it kept"));
         }
-        let given_up = report.rollback_failed || self.is_late(self.world.settings.worker_timeout);
+        let given_up = report.rollback_failed || self.is_late(self.facts.settings.worker_timeout);
         given_up.then(|| self.to(Phase::Failed, None, "could not go back"))
     }
 
@@ -231,12 +231,12 @@ impl Host<'_, '_> {
             let late = self.is_late(self.policy.health_deadline.0);
             return late.then(|| self.gone_wrong(format!("not healthy in time: {why}"))).flatten();
         }
-        match emptiness(self.world, self.lrn) {
+        match emptiness(self.facts, self.lrn) {
             Emptiness::Nothing | Emptiness::Unasked => Some(self.to(Phase::Settle, None, "is back")),
             Emptiness::Returning(reasons) if reasons.is_empty() => {
                 Some(self.to(Phase::Settle, None, "is back"))
             }
-            Emptiness::Empty | Emptiness::Draining(_) if is_ours(self.world, self.lrn) => {
+            Emptiness::Empty | Emptiness::Draining(_) if is_ours(self.facts, self.lrn) => {
                 Some(self.again(DrainWish::Return, "is asked to return again"))
             }
             // Another drain is in place as well: for the fleet the host is through.
@@ -252,7 +252,7 @@ impl Host<'_, '_> {
 
     /// The wish for its return that was lost on the way, if it was.
     fn wish_to_return(&self) -> Option<DrainWish> {
-        is_ours(self.world, self.lrn).then_some(DrainWish::Return)
+        is_ours(self.facts, self.lrn).then_some(DrainWish::Return)
     }
 
     fn settling(&self) -> Option<HostMove> {
@@ -276,7 +276,7 @@ impl Host<'_, '_> {
     /// worker shows when its lease is over, and not before.
     fn watch(&self) -> Duration {
         let wanted = self.policy.min_healthy.0;
-        let lease = self.world.leases.get(&self.lrn).map_or(0, |seen| seen.record.ttl_seconds);
+        let lease = self.facts.leases.get(&self.lrn).map_or(0, |seen| seen.record.ttl_seconds);
         if wanted.is_zero() { wanted } else { wanted.max(Duration::from_secs(lease) * 3 / 2) }
     }
 
@@ -290,12 +290,12 @@ impl Host<'_, '_> {
     /// A host that does not work after a step: back to what it had, if it may, else it stays out of service. It goes back
     /// as soon as its failure domain has room for that; a host that is only watched does not have it by itself.
     fn gone_wrong(&self, failure: String) -> Option<HostMove> {
-        let kept = self.world.history.as_ref().map(|seen| seen.record.from.clone()).unwrap_or_default();
+        let kept = self.facts.history.as_ref().map(|seen| seen.record.from.clone()).unwrap_or_default();
         let may = self.policy.auto_rollback && !self.rollout.request.rollback && !kept.is_empty();
         if !may || self.desired.failure.is_some() {
             return Some(self.failed(Phase::Failed, None, failure));
         }
-        has_room_to_go_back(self.world, self.rollout, self.moves, self.policy, self.lrn)
+        has_room_to_go_back(self.facts, self.rollout, self.moves, self.policy, self.lrn)
             .then(|| self.failed(Phase::Rollback { to: kept }, None, failure))
     }
 
@@ -311,7 +311,7 @@ impl Host<'_, '_> {
         HostMove {
             lrn: self.lrn,
             group: self.group.clone(),
-            desired: Desired { phase, at: self.world.now, ..self.desired.clone() },
+            desired: Desired { phase, at: self.facts.now, ..self.desired.clone() },
             drain,
             slot,
             why: format!("host {} {why}", self.lrn),

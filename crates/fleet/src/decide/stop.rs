@@ -3,17 +3,17 @@
 use super::alarm::Alarm;
 use super::rollout::{Rollout, Standing};
 use super::{Decision, HostMove, Move, SlotChange};
-use crate::drains::DrainWish;
+use crate::drain::DrainWish;
 use crate::encoding::Moment;
+use crate::facts::Facts;
 use crate::history::Outcome;
 use crate::lrn::{Lrn, go_list};
 use crate::plan::{SegmentKind, group_of};
 use crate::status::{Desired, HostStatus, Phase, Request};
-use crate::world::World;
 
 /// The request is stopped: nothing moves until an operator recovers. Hosts that had not begun are given back.
-pub(super) fn stopped(world: &World, request: &Request) -> Decision {
-    if world.history.as_ref().is_some_and(|seen| seen.record.outcome.is_none()) {
+pub(super) fn stopped(facts: &Facts, request: &Request) -> Decision {
+    if facts.history.as_ref().is_some_and(|seen| seen.record.outcome.is_none()) {
         let reason = match request.stop_reason.as_str() {
             "" => "stopped by hand".to_owned(),
             reason => reason.to_owned(),
@@ -21,15 +21,15 @@ pub(super) fn stopped(world: &World, request: &Request) -> Decision {
         let end = Move::End { outcome: Outcome::Stopped, reason, without: Vec::new() };
         return Decision::act(end, "note that the request was stopped");
     }
-    let moves: Vec<HostMove> = world
+    let moves: Vec<HostMove> = facts
         .desired
         .iter()
         .filter(|(_, seen)| seen.record.generation == request.generation && seen.record.phase == Phase::Drain)
         .take(super::HOSTS_PER_MOVE)
-        .map(|(lrn, seen)| give_back(world, *lrn, &seen.record))
+        .map(|(lrn, seen)| give_back(facts, *lrn, &seen.record))
         .collect();
     if moves.is_empty() {
-        let late = super::unconfirmed(world);
+        let late = super::unconfirmed(facts);
         let waits = match late.is_empty() {
             true => String::new(),
             false => format!("; hosts {} have not confirmed", go_list(&late)),
@@ -39,13 +39,13 @@ pub(super) fn stopped(world: &World, request: &Request) -> Decision {
     super::hosts(moves)
 }
 
-fn give_back(world: &World, lrn: Lrn, desired: &Desired) -> HostMove {
+fn give_back(facts: &Facts, lrn: Lrn, desired: &Desired) -> HostMove {
     let none = std::collections::BTreeMap::new();
-    let labels = world.infos.get(&lrn).map_or(&none, |seen| &seen.record.labels);
+    let labels = facts.infos.get(&lrn).map_or(&none, |seen| &seen.record.labels);
     HostMove {
         lrn,
-        group: group_of(&world.policies, labels),
-        desired: Desired { phase: Phase::Done, at: world.now, ..desired.clone() },
+        group: group_of(&facts.policies, labels),
+        desired: Desired { phase: Phase::Done, at: facts.now, ..desired.clone() },
         drain: Some(DrainWish::Return),
         slot: SlotChange::Free,
         why: format!("host {lrn} is given back: it had not begun"),
@@ -53,12 +53,12 @@ fn give_back(world: &World, lrn: Lrn, desired: &Desired) -> HostMove {
 }
 
 /// An order, an impossible report, or more failures than the budget allows.
-pub(super) fn must_stop(world: &World, rollout: &Rollout<'_>) -> Option<Decision> {
+pub(super) fn must_stop(facts: &Facts, rollout: &Rollout<'_>) -> Option<Decision> {
     if let Some(order) = &rollout.orders.stopped {
         let reason = format!("stopped by {}: {}", order.by, order.reason);
         return Some(stop(Outcome::Stopped, reason));
     }
-    if let Some(reason) = impossible_report(world, rollout) {
+    if let Some(reason) = impossible_report(facts, rollout) {
         return Some(stop(Outcome::Failed, reason));
     }
     for group in &rollout.groups {
@@ -72,7 +72,7 @@ pub(super) fn must_stop(world: &World, rollout: &Rollout<'_>) -> Option<Decision
             .collect();
         if failed.len() > budget
             && let Some((lrn, why)) = failed.first()
-            && !failed.iter().any(|(lrn, _)| can_go_back(world, rollout, *lrn))
+            && !failed.iter().any(|(lrn, _)| can_go_back(facts, rollout, *lrn))
         {
             let count = failed.len();
             let reason = match count {
@@ -86,21 +86,21 @@ pub(super) fn must_stop(world: &World, rollout: &Rollout<'_>) -> Option<Decision
 }
 
 /// A host that may go back to what it had does so before everything is stopped: a stop would interrupt it.
-fn can_go_back(world: &World, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
+fn can_go_back(facts: &Facts, rollout: &Rollout<'_>, lrn: Lrn) -> bool {
     let Some(desired) = rollout.desired(lrn) else { return false };
     let allowed = rollout
         .groups
         .iter()
         .find(|group| group.hosts().any(|host| host == lrn))
         .is_some_and(|group| rollout.policy(&group.group).auto_rollback);
-    let kept = world.history.as_ref().is_some_and(|seen| !seen.record.from.is_empty());
+    let kept = facts.history.as_ref().is_some_and(|seen| !seen.record.from.is_empty());
     allowed && kept && !rollout.request.rollback && desired.phase.is_active() && desired.phase != Phase::Drain
 }
 
 /// A report that is impossible: a step that was not released, or an end before the last step.
-fn impossible_report(world: &World, rollout: &Rollout<'_>) -> Option<String> {
+fn impossible_report(facts: &Facts, rollout: &Rollout<'_>) -> Option<String> {
     let members = rollout.request.members();
-    world.statuses.iter().find_map(|(lrn, seen)| {
+    facts.statuses.iter().find_map(|(lrn, seen)| {
         let report = &seen.record;
         let left = rollout.standings.get(lrn) == Some(&Standing::Left);
         if left || !members.contains(lrn) || !report.is_about(rollout.request) || report.error {
@@ -132,21 +132,21 @@ fn claimed_step(rollout: &Rollout<'_>, report: &HostStatus) -> u32 {
 }
 
 /// The deadline of a request whose release is not known.
-pub(super) fn late(world: &World, request: &Request, alarm: &Alarm) -> Option<Decision> {
-    let timeout = world.settings.worker_timeout;
+pub(super) fn late(facts: &Facts, request: &Request, alarm: &Alarm) -> Option<Decision> {
+    let timeout = facts.settings.worker_timeout;
     alarm.passed(request.started_at, timeout).then(|| timed_out("the release is not known", timeout))
 }
 
 /// The deadline: since the start where hosts only meet, since the last progress where they go one after the other.
-pub(super) fn late_rollout(world: &World, rollout: &Rollout<'_>, alarm: &Alarm) -> Option<Decision> {
-    let timeout = world.settings.worker_timeout;
-    let since = last_progress(world, rollout);
+pub(super) fn late_rollout(facts: &Facts, rollout: &Rollout<'_>, alarm: &Alarm) -> Option<Decision> {
+    let timeout = facts.settings.worker_timeout;
+    let since = last_progress(facts, rollout);
     alarm
         .passed(since, timeout)
         .then(|| timed_out(&format!("waiting for hosts {}", rollout.waiting_list()), timeout))
 }
 
-pub(super) fn last_progress(world: &World, rollout: &Rollout<'_>) -> Moment {
+pub(super) fn last_progress(facts: &Facts, rollout: &Rollout<'_>) -> Moment {
     let resumed = rollout.orders.resumed_at.unwrap_or(rollout.request.started_at);
     let start = rollout.request.started_at.max(resumed);
     let one_by_one =
@@ -155,10 +155,10 @@ pub(super) fn last_progress(world: &World, rollout: &Rollout<'_>) -> Moment {
         return start;
     }
     let released = rollout.released.map(|released| released.at);
-    let wanted = world.desired.values().filter(|seen| seen.record.generation == rollout.request.generation);
-    let reported = world.statuses.values().filter_map(|seen| seen.record.updated_at);
+    let wanted = facts.desired.values().filter(|seen| seen.record.generation == rollout.request.generation);
+    let reported = facts.statuses.values().filter_map(|seen| seen.record.updated_at);
     let moments = wanted.map(|seen| seen.record.at).chain(released).chain(reported);
-    moments.map(|moment| moment.min(world.now)).chain([start]).max().unwrap_or(start)
+    moments.map(|moment| moment.min(facts.now)).chain([start]).max().unwrap_or(start)
 }
 
 fn timed_out(what: &str, timeout: std::time::Duration) -> Decision {

@@ -6,12 +6,12 @@ use super::Obstacle;
 use super::alarm::Alarm;
 use super::grant::{Room, gate, open_wave, shared_unit};
 use super::rollout::{Rollout, Standing};
-use crate::drains::{Emptiness, emptiness};
+use crate::drain::{Emptiness, emptiness};
+use crate::facts::Facts;
 use crate::keys::GroupName;
 use crate::lrn::{Lrn, go_list};
 use crate::plan::{GroupPlan, Segment, SegmentKind};
 use crate::status::{Condition, Desired, Phase};
-use crate::world::World;
 
 /// What a host is waiting for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -26,40 +26,40 @@ pub struct Why {
 
 /// Why a host is where it is.
 #[must_use]
-pub fn why(world: &World, lrn: Lrn) -> Why {
-    let alarm = Alarm::new(world.now);
+pub fn why(facts: &Facts, lrn: Lrn) -> Why {
+    let alarm = Alarm::new(facts.now);
     let told = |state: &str, reasons: Vec<String>| Why { lrn, state: state.to_owned(), reasons };
-    let Some(request) = world.request.as_ref().map(|seen| &seen.record) else {
+    let Some(request) = facts.request.as_ref().map(|seen| &seen.record) else {
         return told("idle", vec!["there is no request".to_owned()]);
     };
     if !request.members().contains(&lrn) {
-        return match world.registry.contains(&lrn) {
+        return match facts.registry.contains(&lrn) {
             true => {
                 told("joined", vec!["it joined after the request began: it is in the next one".to_owned()])
             }
             false => told("unknown", vec!["it has not joined the fleet".to_owned()]),
         };
     }
-    let rollout = match Rollout::of(world, request, &alarm) {
+    let rollout = match Rollout::of(facts, request, &alarm) {
         Ok(rollout) => rollout,
         Err(unknown) => return told("waiting", vec![unknown]),
     };
     if request.stop {
-        let state = stopped_text(world, lrn);
+        let state = stopped_text(facts, lrn);
         return told(&state, vec![format!("the request is stopped: {}", request.stop_reason)]);
     }
-    let mut reasons = reasons(world, &rollout, lrn, &alarm);
-    reasons.extend(world.unreadable.iter().map(|bad| format!("the rollout is held: {bad}")));
+    let mut reasons = reasons(facts, &rollout, lrn, &alarm);
+    reasons.extend(facts.unreadable.iter().map(|bad| format!("the rollout is held: {bad}")));
     Why { lrn, state: state(&rollout, lrn), reasons }
 }
 
 /// Where a host of a stopped request stands: whether it has confirmed that nothing runs there, and how far it was.
 #[must_use]
-pub fn stopped_text(world: &World, lrn: Lrn) -> String {
-    let request = world.request.as_ref().map(|seen| &seen.record);
-    let status = world.statuses.get(&lrn).map(|seen| &seen.record);
+pub fn stopped_text(facts: &Facts, lrn: Lrn) -> String {
+    let request = facts.request.as_ref().map(|seen| &seen.record);
+    let status = facts.statuses.get(&lrn).map(|seen| &seen.record);
     let status = status.filter(|status| request.is_some_and(|request| status.is_about(request)));
-    let confirmed = world.has_stopped(lrn);
+    let confirmed = facts.has_stopped(lrn);
     match status.map(|status| (status.condition(), status.step)) {
         Some((Condition::Aborted, _)) => "failed".to_owned(),
         Some((Condition::Completed, _)) => "finished".to_owned(),
@@ -72,9 +72,9 @@ pub fn stopped_text(world: &World, lrn: Lrn) -> String {
 
 /// Which wave of each group is under way, counted from zero; nothing if no request is.
 #[must_use]
-pub fn open_waves(world: &World) -> Option<Vec<(GroupName, usize)>> {
-    let request = world.request.as_ref().filter(|seen| !seen.record.stop)?;
-    let rollout = Rollout::of(world, &request.record, &Alarm::new(world.now)).ok()?;
+pub fn open_waves(facts: &Facts) -> Option<Vec<(GroupName, usize)>> {
+    let request = facts.request.as_ref().filter(|seen| !seen.record.stop)?;
+    let rollout = Rollout::of(facts, &request.record, &Alarm::new(facts.now)).ok()?;
     let segment = rollout.open_segment()?;
     let open = rollout.groups.iter().map(|group| (group.group.clone(), open_wave(&rollout, group, segment)));
     Some(open.collect())
@@ -100,13 +100,13 @@ fn state(rollout: &Rollout<'_>, lrn: Lrn) -> String {
     }
 }
 
-fn reasons(world: &World, rollout: &Rollout<'_>, lrn: Lrn, alarm: &Alarm) -> Vec<String> {
+fn reasons(facts: &Facts, rollout: &Rollout<'_>, lrn: Lrn, alarm: &Alarm) -> Vec<String> {
     if let Some(desired) = rollout.desired(lrn).filter(|desired| desired.phase.is_active()) {
-        return in_slot(world, rollout, lrn, desired);
+        return in_slot(facts, rollout, lrn, desired);
     }
     match rollout.standings.get(&lrn) {
         Some(Standing::Finished) => ailing(rollout, lrn),
-        Some(Standing::Left) if world.is_leaving(lrn) => {
+        Some(Standing::Left) if facts.is_leaving(lrn) => {
             vec!["it left the fleet, and its worker has not confirmed that it has stopped".to_owned()]
         }
         Some(Standing::Left) => vec!["it left the fleet after the request began".to_owned()],
@@ -122,7 +122,7 @@ fn reasons(world: &World, rollout: &Rollout<'_>, lrn: Lrn, alarm: &Alarm) -> Vec
         Some(Standing::Failed(_)) => vec!["`retry` has it tried again, `skip` goes on without it".to_owned()],
         Some(Standing::Absent) => vec!["its worker has no lease: it catches up when it is back".to_owned()],
         Some(Standing::Silent) | None => vec!["its worker has not announced the first step".to_owned()],
-        Some(Standing::At(_)) => waiting(world, rollout, lrn, alarm),
+        Some(Standing::At(_)) => waiting(facts, rollout, lrn, alarm),
     }
 }
 
@@ -130,14 +130,14 @@ fn ailing(rollout: &Rollout<'_>, lrn: Lrn) -> Vec<String> {
     rollout.ailing(lrn).map(|why| format!("its services are not healthy: {why}")).into_iter().collect()
 }
 
-fn in_slot(world: &World, rollout: &Rollout<'_>, lrn: Lrn, desired: &Desired) -> Vec<String> {
+fn in_slot(facts: &Facts, rollout: &Rollout<'_>, lrn: Lrn, desired: &Desired) -> Vec<String> {
     let services = |reasons: Vec<String>, plain: &str| match reasons.is_empty() {
         true => vec![plain.to_owned()],
         false => reasons,
     };
-    match (&desired.phase, emptiness(world, lrn)) {
+    match (&desired.phase, emptiness(facts, lrn)) {
         (Phase::Drain, Emptiness::Empty) => {
-            let held = shared_unit(world, rollout, lrn).map(|obstacle| obstacle.to_string());
+            let held = shared_unit(facts, rollout, lrn).map(|obstacle| obstacle.to_string());
             vec![held.unwrap_or_else(|| "it is drained and about to run".to_owned())]
         }
         (Phase::Drain, Emptiness::Draining(reasons)) => {
@@ -162,14 +162,14 @@ fn in_slot(world: &World, rollout: &Rollout<'_>, lrn: Lrn, desired: &Desired) ->
     }
 }
 
-fn waiting(world: &World, rollout: &Rollout<'_>, lrn: Lrn, alarm: &Alarm) -> Vec<String> {
+fn waiting(facts: &Facts, rollout: &Rollout<'_>, lrn: Lrn, alarm: &Alarm) -> Vec<String> {
     let Some(segment) = rollout.open_segment() else { return vec!["it finishes".to_owned()] };
     let Some(group) = rollout.groups.iter().find(|group| group.hosts().any(|host| host == lrn)) else {
         return Vec::new();
     };
     match segment.kind {
         SegmentKind::Barrier | SegmentKind::Once => peers(rollout, segment, alarm, lrn),
-        SegmentKind::Rolling { .. } => obstacle(world, rollout, group, lrn, segment, alarm)
+        SegmentKind::Rolling { .. } => obstacle(facts, rollout, group, lrn, segment, alarm)
             .map(|found| found.to_string())
             .into_iter()
             .collect(),
@@ -202,7 +202,7 @@ fn peers(rollout: &Rollout<'_>, segment: Segment, alarm: &Alarm, lrn: Lrn) -> Ve
 }
 
 fn obstacle(
-    world: &World,
+    facts: &Facts,
     rollout: &Rollout<'_>,
     group: &GroupPlan,
     lrn: Lrn,
@@ -224,5 +224,5 @@ fn obstacle(
             .collect();
         return Some(Obstacle::EarlierWave { wave: open + 1, hosts });
     }
-    Room::of(world, rollout, group, &policy).obstacle(lrn)
+    Room::of(facts, rollout, group, &policy).obstacle(lrn)
 }

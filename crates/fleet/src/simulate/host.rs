@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use capstan_meta::LeaseId;
 
+use crate::agent::{Report, Worker};
 use crate::lrn::Lrn;
 use crate::release::{Manifest, StepKind};
 use crate::run::StepWork;
-use crate::worker::{Report, Worker};
 
 /// What a host is doing that takes time.
 #[derive(Clone, Debug)]

@@ -20,16 +20,16 @@ use rand::{RngExt, SeedableRng};
 use super::host::SimHost;
 use super::store::SimStore;
 use super::{Report, Sabotage, Scenario};
+use crate::commit::txn;
 use crate::decide::{Decision, Move, decide};
 use crate::encoding::{Moment, Span};
+use crate::facts::{Facts, Seen, Source as _};
 use crate::keys::{CandidateKey, ReleaseName, Tree, default_group};
 use crate::lrn::{Lrn, Lrns};
 use crate::release::Manifest;
 use crate::safety::{Safety, Truth, Violation, granted, led};
 use crate::spec::{ReleaseRecord, Target};
 use crate::status::{HostInfo, HostLease, Phase, Request};
-use crate::txns::txn;
-use crate::world::{Seen, Source as _, World};
 
 /// When simulated worlds begin, in seconds since 1970.
 const EPOCH: u64 = 1_600_000_000;
@@ -296,7 +296,7 @@ impl<'s> SimWorld<'s> {
     }
 
     fn at_the_end(&self) -> String {
-        let known = World::read(&self.store.records, &self.tree, self.moment());
+        let known = Facts::read(&self.store.records, &self.tree, self.moment());
         let hosts = self.hosts.values().map(|host| {
             let wanted = known.desired.get(&host.lrn).map(|seen| (&seen.record.phase, seen.record.through));
             let work = if host.has_work { "" } else { " drained" };
@@ -356,7 +356,7 @@ impl<'s> SimWorld<'s> {
             return;
         }
         self.plan_due = None;
-        let mut known = World::read(&self.store.records, &self.tree, self.moment());
+        let mut known = Facts::read(&self.store.records, &self.tree, self.moment());
         let honest = (self.scenario.sabotage != Sabotage::None).then(|| known.clone());
         self.sabotage(&mut known);
         let Decision { next, wake_at, .. } = decide(&known);
@@ -393,7 +393,7 @@ impl<'s> SimWorld<'s> {
     }
 
     /// The planted bugs of the updater.
-    fn sabotage(&mut self, known: &mut World) {
+    fn sabotage(&mut self, known: &mut Facts) {
         match self.scenario.sabotage {
             Sabotage::ForgetsAHost => {
                 if let Some(plan) = &known.plan {
@@ -552,7 +552,7 @@ impl<'s> SimWorld<'s> {
             changed.push(self.store.set_leased(&HostKey { host }, &record, lease));
         }
         self.changed(&changed);
-        self.tell(lrn, crate::worker::Event::LeaseHeld);
+        self.tell(lrn, crate::agent::Event::LeaseHeld);
         self.after(1_000, Event::Service(lrn));
     }
 }
@@ -569,7 +569,7 @@ fn drained_host(path: &str) -> Option<Lrn> {
 }
 
 /// The hosts that need not be waited for, as a decision sees it.
-fn excused(known: &World) -> Lrns {
+fn excused(known: &Facts) -> Lrns {
     use crate::decide::Standing;
     let standings = crate::decide::standings(known).unwrap_or_default();
     let away = standings.into_iter().filter(|(_, standing)| {

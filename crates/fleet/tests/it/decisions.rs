@@ -7,12 +7,12 @@ use capstan_fleet::Lrn;
 use capstan_fleet::check::findings;
 use capstan_fleet::decide::{Move, decide, stuck};
 use capstan_fleet::encoding::Moment;
+use capstan_fleet::facts::{Facts, Seen};
 use capstan_fleet::history::{HistoryRecord, Outcome};
 use capstan_fleet::keys::default_group;
 use capstan_fleet::release::StepKind::{self, Barrier, Once, Rolling};
 use capstan_fleet::spec::{Amount, Orders, Policy, ReleaseRecord, Target};
 use capstan_fleet::status::{Desired, HostInfo, HostLease, HostStatus, Phase, Released, Request};
-use capstan_fleet::world::{Seen, World};
 use capstan_meta::record::{Extra, Stored};
 use capstan_meta::{LeaseId, Revision};
 
@@ -26,8 +26,8 @@ fn seen<R>(record: R) -> Seen<R> {
 }
 
 /// Two hosts that are up, and a release.
-fn fleet(kinds: &[StepKind]) -> World {
-    let mut world = World { now: Moment::from_unix(START + 60), ..World::default() };
+fn fleet(kinds: &[StepKind]) -> Facts {
+    let mut world = Facts { now: Moment::from_unix(START + 60), ..Facts::default() };
     for version in ["1.0.0", "1.1.0"] {
         let record = ReleaseRecord::of(&manifest(version, kinds), world.now);
         world.releases.insert(version.to_owned(), seen(record));
@@ -39,13 +39,13 @@ fn fleet(kinds: &[StepKind]) -> World {
     world
 }
 
-fn join(world: &mut World, lrn: u32) {
+fn join(world: &mut Facts, lrn: u32) {
     world.registry.insert(Lrn(lrn));
     world.leases.insert(Lrn(lrn), seen(HostLease::default()));
 }
 
 /// The same with a request for the release under way.
-fn requested(kinds: &[StepKind]) -> World {
+fn requested(kinds: &[StepKind]) -> Facts {
     let mut world = fleet(kinds);
     let request = Request {
         version: "1.0.0".to_owned(),
@@ -60,7 +60,7 @@ fn requested(kinds: &[StepKind]) -> World {
     world
 }
 
-fn report(world: &mut World, lrn: u32, status: HostStatus) {
+fn report(world: &mut Facts, lrn: u32, status: HostStatus) {
     let status = HostStatus { version: "1.0.0".to_owned(), generation: 1, ..status };
     world.statuses.insert(Lrn(lrn), seen(status));
 }
@@ -74,7 +74,7 @@ fn finished() -> HostStatus {
 }
 
 /// The same with everybody through, and that noted.
-fn completed() -> World {
+fn completed() -> Facts {
     let mut world = requested(&[Barrier]);
     release(&mut world, 1);
     report(&mut world, 0, finished());
@@ -88,13 +88,13 @@ fn completed() -> World {
     world
 }
 
-fn release(world: &mut World, step: u32) {
+fn release(world: &mut Facts, step: u32) {
     let released =
         Released { generation: 1, step, only: None, done: false, at: world.now, extra: Extra::default() };
     world.released = Some(seen(released));
 }
 
-fn started(world: &World) -> Request {
+fn started(world: &Facts) -> Request {
     match decide(world).next {
         Some(Move::Start(start)) => start.request,
         other => panic!("{other:?}"),
@@ -248,7 +248,7 @@ fn slots_are_limited_and_the_rest_knows_why_it_waits() {
 }
 
 /// Every host has a name in the kernel, and findings about services count.
-fn observed(kinds: &[StepKind]) -> World {
+fn observed(kinds: &[StepKind]) -> Facts {
     let mut world = requested(kinds);
     for lrn in [0, 1] {
         let info = HostInfo { host: Some(format!("h{lrn}").parse().unwrap()), ..HostInfo::default() };
@@ -260,7 +260,7 @@ fn observed(kinds: &[StepKind]) -> World {
     world
 }
 
-fn moved(world: &World) -> (Lrn, Phase) {
+fn moved(world: &Facts) -> (Lrn, Phase) {
     match decide(world).next {
         Some(Move::Hosts(moves)) => (moves[0].lrn, moves[0].desired.phase.clone()),
         other => panic!("{other:?}"),
@@ -268,7 +268,7 @@ fn moved(world: &World) -> (Lrn, Phase) {
 }
 
 /// Host 0 failed at a step and is to try again; host 1 has announced that step.
-fn to_retry(kinds: &[StepKind], failed: HostStatus) -> World {
+fn to_retry(kinds: &[StepKind], failed: HostStatus) -> Facts {
     let mut world = requested(kinds);
     world.policies.insert(default_group(), Policy { failure_budget: Amount::Count(1), ..Policy::default() });
     report(&mut world, 1, at(failed.step));
@@ -279,7 +279,7 @@ fn to_retry(kinds: &[StepKind], failed: HostStatus) -> World {
 }
 
 /// What host 0 is let do: its phase, the last step that it may run alone, and its attempt.
-fn let_do(world: &World) -> (Phase, u32, u32) {
+fn let_do(world: &Facts) -> (Phase, u32, u32) {
     match decide(world).next {
         Some(Move::Hosts(moves)) if moves[0].lrn == Lrn(0) => {
             let desired = moves[0].desired.clone();
@@ -362,7 +362,7 @@ fn a_rollout_that_waits_for_dead_hosts_is_stuck() {
     assert_eq!(stuck(&world), None);
     world.leases.remove(&Lrn(1));
     assert!(stuck(&world).unwrap().0.contains("hosts [1]"), "{:?}", stuck(&world));
-    let codes = |world: &World| -> Vec<String> {
+    let codes = |world: &Facts| -> Vec<String> {
         findings(world, 0).into_iter().map(|finding| finding.code.to_string()).collect()
     };
     assert_eq!(

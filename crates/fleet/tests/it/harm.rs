@@ -352,7 +352,7 @@ async fn after_the_store_lost_its_data_one_recover_is_enough() {
     }
     let ended = rig.until_ended(1).await;
     assert!(ended.reason.contains("has worked for request 4"), "{ended:?}");
-    let findings = capstan_fleet::check::findings(&rig.fleet().world().await.unwrap(), 1);
+    let findings = capstan_fleet::check::findings(&rig.fleet().facts().await.unwrap(), 1);
     assert!(findings.iter().any(|finding| finding.code == capstan_fleet::check::AHEAD), "{findings:?}");
     rig.fleet().recover(None, &operator()).await.unwrap();
     assert_eq!(
@@ -398,7 +398,7 @@ async fn fleetlock_is_held_by_pauses_windows_and_failed_neighbours() {
 async fn a_switch_that_says_nothing_is_off() {
     let rig = Rig::in_memory();
     rig.put(&rig.tree.auto_update(), &"ture".to_owned()).await;
-    let world = rig.fleet().world().await.unwrap();
+    let world = rig.fleet().facts().await.unwrap();
     assert!(!world.settings.auto_update);
     assert!(world.problems[0].contains("auto-update"), "{:?}", world.problems);
     rig.put(&rig.tree.proxy(), &"http://ann:s3cret@squid:3128".to_owned()).await;

@@ -8,12 +8,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use capstan_fleet::Lrn;
+use capstan_fleet::agent::{Effect, Event, Fault, Inputs, SeenRequest, State, Worker};
 use capstan_fleet::encoding::Moment;
 use capstan_fleet::release::Manifest;
 use capstan_fleet::release::StepKind::Barrier;
 use capstan_fleet::run::Installed;
 use capstan_fleet::status::{Desired, HostStatus, Phase, Released, Request};
-use capstan_fleet::worker::{Effect, Event, Fault, Inputs, SeenRequest, State, Worker};
 use capstan_meta::Revision;
 
 use crate::rig::releases::manifest;

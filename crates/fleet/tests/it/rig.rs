@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use capstan_control::reconcile::Pace;
+use capstan_fleet::agent::shell::WorkerOptions;
+use capstan_fleet::controller::UpdaterOptions;
 use capstan_fleet::history::HistoryRecord;
 use capstan_fleet::release::Trust;
 use capstan_fleet::spec::{ReleaseRecord, Target};
 use capstan_fleet::status::{HostStatus, Request};
-use capstan_fleet::updater::UpdaterOptions;
-use capstan_fleet::worker::shell::WorkerOptions;
-use capstan_fleet::{Lrn, Tree, updater, worker};
+use capstan_fleet::{Lrn, Tree, agent, controller};
 use capstan_meta::embedded::{Embedded, Options};
 use capstan_meta::record::{Empty, Key, Prefix};
 use capstan_meta::session::SessionOptions;
@@ -105,7 +105,7 @@ impl Rig {
         let token = stop.clone();
         let options = WorkerOptions { session: brisk(), view: brisk_view(), ..WorkerOptions::of(lrn) };
         let task = OwnedTask::spawn(async move {
-            worker::shell::run(&store, &tree, host, options, &token).await.unwrap();
+            agent::shell::run(&store, &tree, host, options, &token).await.unwrap();
         });
         self.running.insert(lrn, Running { stop, _task: task });
     }
@@ -147,7 +147,7 @@ impl Rig {
             ..UpdaterOptions::named(name)
         };
         let task = OwnedTask::spawn(async move {
-            updater::run(&store, &tree, options, &token).await.unwrap();
+            controller::run(&store, &tree, options, &token).await.unwrap();
         });
         Running { stop, _task: task }
     }

@@ -12,12 +12,12 @@ use capstan_fleet::Lrn;
 use capstan_fleet::decide::why::why;
 use capstan_fleet::decide::{Move, decide};
 use capstan_fleet::encoding::{Moment, Span};
+use capstan_fleet::facts::{Facts, Seen};
 use capstan_fleet::history::HistoryRecord;
 use capstan_fleet::keys::default_group;
 use capstan_fleet::release::StepKind::Rolling;
 use capstan_fleet::spec::{Amount, Order, Orders, Policy, ReleaseRecord};
 use capstan_fleet::status::{Desired, HostInfo, HostLease, HostStatus, Phase, Request};
-use capstan_fleet::world::{Seen, World};
 use capstan_meta::record::Stored;
 use capstan_meta::{LeaseId, Revision};
 
@@ -45,8 +45,8 @@ fn status(step: u32, finished: bool, error: bool) -> HostStatus {
 }
 
 /// Two hosts, one rolling step; the other host waits for its turn.
-fn fleet() -> World {
-    let mut world = World { now: Moment::from_unix(START + 60), last_generation: 2, ..World::default() };
+fn fleet() -> Facts {
+    let mut world = Facts { now: Moment::from_unix(START + 60), last_generation: 2, ..Facts::default() };
     let release = ReleaseRecord::of(&manifest("1.1.0", &[Rolling]), world.now);
     world.releases.insert("1.1.0".to_owned(), seen(release));
     for lrn in [Lrn(0), Lrn(1)] {
@@ -70,7 +70,7 @@ fn fleet() -> World {
     world
 }
 
-fn wanted(world: &mut World, phase: Phase, failure: Option<&str>) {
+fn wanted(world: &mut Facts, phase: Phase, failure: Option<&str>) {
     let desired = Desired {
         generation: 2,
         phase,
@@ -83,7 +83,7 @@ fn wanted(world: &mut World, phase: Phase, failure: Option<&str>) {
 }
 
 /// Every state of a host.
-fn states() -> Vec<(&'static str, World)> {
+fn states() -> Vec<(&'static str, Facts)> {
     let with = |phase: Option<Phase>, report: HostStatus, failure: Option<&str>| {
         let mut world = fleet();
         world.statuses.insert(SUBJECT, seen(report));
@@ -115,36 +115,36 @@ fn states() -> Vec<(&'static str, World)> {
     ]
 }
 
-type Change = fn(&mut World);
+type Change = fn(&mut Facts);
 
-fn orders(world: &mut World, change: impl FnOnce(&mut Orders)) {
+fn orders(world: &mut Facts, change: impl FnOnce(&mut Orders)) {
     let mut next = world.orders.as_ref().map(|seen| seen.record.clone()).unwrap_or_default();
     change(&mut next);
     world.orders = Some(seen(next));
 }
 
-fn skip(world: &mut World) {
+fn skip(world: &mut Facts) {
     orders(world, |orders| {
         orders.skip.insert(SUBJECT, Order::default());
     });
 }
 
-fn retry(world: &mut World) {
+fn retry(world: &mut Facts) {
     orders(world, |orders| {
         orders.skip.remove(&SUBJECT);
         *orders.retry.entry(SUBJECT).or_default() += 1;
     });
 }
 
-fn dies(world: &mut World) {
+fn dies(world: &mut Facts) {
     world.leases.remove(&SUBJECT);
 }
 
-fn comes(world: &mut World) {
+fn comes(world: &mut Facts) {
     world.leases.insert(SUBJECT, seen(HostLease::default()));
 }
 
-fn leaves(world: &mut World) {
+fn leaves(world: &mut Facts) {
     world.registry.remove(&SUBJECT);
     world.statuses.insert(SUBJECT, seen(HostStatus { stopped: true, ..status(0, false, false) }));
 }
@@ -173,7 +173,7 @@ fn events() -> Vec<(&'static str, Change)> {
 }
 
 /// What the updater does next, and what the other host waits for.
-fn told(world: &World) -> String {
+fn told(world: &Facts) -> String {
     let next = match decide(world).next {
         None => "waits".to_owned(),
         Some(Move::Hosts(moves)) => {

@@ -4,11 +4,11 @@ use capstan_fleet::FleetError;
 use capstan_fleet::Lrn;
 use capstan_fleet::api::Asker;
 use capstan_fleet::encoding::Moment;
+use capstan_fleet::facts::Facts;
 use capstan_fleet::history::Outcome;
 use capstan_fleet::records::fetch;
 use capstan_fleet::release::StepKind::Barrier;
 use capstan_fleet::status::{HostStatus, Request};
-use capstan_fleet::world::World;
 
 use crate::rig::Rig;
 
@@ -56,7 +56,7 @@ async fn snapshot_is_empty_and_then_full() {
     let rig = Rig::in_memory();
     let look = async || {
         let records = fetch(&rig.store, &rig.tree).await.unwrap();
-        World::read(&records, &rig.tree, Moment::from_unix(1_541_147_030))
+        Facts::read(&records, &rig.tree, Moment::from_unix(1_541_147_030))
     };
     let empty = look().await;
     assert!(empty.request.is_none() && empty.registry.is_empty() && empty.statuses.is_empty());

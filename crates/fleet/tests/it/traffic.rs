@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use capstan_fleet::agent::shell::Hands;
 use capstan_fleet::decide::decide;
 use capstan_fleet::encoding::Moment;
+use capstan_fleet::facts::Facts;
 use capstan_fleet::history::Outcome;
 use capstan_fleet::records::Records;
 use capstan_fleet::release::StepKind::Barrier;
 use capstan_fleet::spec::ReleaseRecord;
 use capstan_fleet::status::{HostInfo, HostLease, HostStatus, Request};
-use capstan_fleet::worker::shell::Hands;
-use capstan_fleet::world::World;
 use capstan_fleet::{Lrn, Tree};
 use capstan_meta::etcd::{Etcd, EtcdOptions};
 use capstan_meta::record::{Empty, Key};
@@ -210,7 +210,7 @@ fn a_decision_about_ten_thousand_hosts_takes_less_than_a_tenth_of_a_second() {
     let quickest = (0..12)
         .map(|_| {
             let begun = processor_time();
-            let decision = decide(&World::read(&records, &tree, now));
+            let decision = decide(&Facts::read(&records, &tree, now));
             assert_eq!(decision.why, "waiting for hosts [9999] to announce step 1");
             processor_time() - begun
         })

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use capstan_fleet::Fleet;
 use capstan_fleet::api::FleetStatus;
-use capstan_fleet::world::World;
+use capstan_fleet::facts::Facts;
 use capstan_meta::view::{Changes, View, ViewOptions};
 use tokio::time::{sleep, timeout};
 
@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const MOST_HOSTS: usize = 14;
 
 pub(super) async fn run(fleet: &Fleet, context: &mut Context) -> Result<Exit> {
-    let view = View::open(fleet.store().clone(), World::ranges(fleet.tree()), ViewOptions::default()).await?;
+    let view = View::open(fleet.store().clone(), Facts::ranges(fleet.tree()), ViewOptions::default()).await?;
     let mut changes = view.changes();
     let mut drawn = match (context.out.format, stdout().is_terminal()) {
         (Format::Json, _) => Drawn::Documents(None),

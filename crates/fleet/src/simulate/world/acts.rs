@@ -9,6 +9,9 @@ use capstan_meta::record::{Key, Prefix};
 use rand::RngExt;
 
 use super::{Event, NEW, SimWorld, host_id};
+use crate::agent::shell::report_txns;
+use crate::agent::{self, Effect, Fault, Inputs, SeenRequest};
+use crate::facts::Source as _;
 use crate::lrn::{Lrn, Lrns};
 use crate::release::{Manifest, Step, StepKind};
 use crate::run::{Installed, StepWork};
@@ -16,9 +19,6 @@ use crate::safety::{Begun, Violation, reported, truthful};
 use crate::simulate::Sabotage;
 use crate::simulate::host::Job;
 use crate::status::Phase;
-use crate::worker::shell::report_txns;
-use crate::worker::{self, Effect, Fault, Inputs, SeenRequest};
-use crate::world::Source as _;
 
 /// A release with steps of these kinds.
 ///
@@ -61,7 +61,7 @@ impl SimWorld<'_> {
         if !leaves_orphans {
             host.running = None;
         }
-        host.worker = Some(worker::Worker::new(lrn, own));
+        host.worker = Some(agent::Worker::new(lrn, own));
         if forgets {
             host.begun.clear();
             host.done.clear();
@@ -99,7 +99,7 @@ impl SimWorld<'_> {
         let Some(host) = self.hosts.get_mut(&lrn).filter(|host| host.linked) else { return };
         host.saw_stop = stopped;
         let inputs = self.inputs(lrn);
-        self.tell(lrn, worker::Event::Seen(Box::new(inputs)));
+        self.tell(lrn, agent::Event::Seen(Box::new(inputs)));
     }
 
     fn inputs(&self, lrn: Lrn) -> Inputs {
@@ -133,12 +133,12 @@ impl SimWorld<'_> {
     pub(super) fn doubt(&mut self, lrn: Lrn) {
         let cut_off = self.hosts.get(&lrn).is_some_and(|host| !host.linked);
         if cut_off {
-            self.tell(lrn, worker::Event::LeaseLost);
+            self.tell(lrn, agent::Event::LeaseLost);
         }
     }
 
     /// Tells a worker something and begins what it wants.
-    pub(super) fn tell(&mut self, lrn: Lrn, event: worker::Event) {
+    pub(super) fn tell(&mut self, lrn: Lrn, event: agent::Event) {
         let Some(worker) = self.hosts.get_mut(&lrn).and_then(|host| host.worker.as_mut()) else { return };
         for effect in worker.step(event) {
             match effect {
@@ -261,23 +261,23 @@ impl SimWorld<'_> {
         }
         let stopped = std::mem::take(&mut host.cancelled);
         let event = match job {
-            Job::Load if stopped => worker::Event::Loaded(Err(Fault::Stopped)),
-            Job::Load => worker::Event::Loaded(Ok(self.manifest_of(lrn))),
-            Job::Run(work) => worker::Event::Ran(self.ran(lrn, &work, stopped)),
+            Job::Load if stopped => agent::Event::Loaded(Err(Fault::Stopped)),
+            Job::Load => agent::Event::Loaded(Ok(self.manifest_of(lrn))),
+            Job::Run(work) => agent::Event::Ran(self.ran(lrn, &work, stopped)),
             Job::Finish(work) => {
                 if let Some(host) = self.hosts.get_mut(&lrn) {
                     let result = host.result_of(work.generation.0, &work.manifest);
                     host.adopt(&result);
                 }
-                worker::Event::Finished(Ok(()))
+                agent::Event::Finished(Ok(()))
             }
-            Job::RollBack(..) if stopped => worker::Event::RolledBack(Err(Fault::Stopped)),
+            Job::RollBack(..) if stopped => agent::Event::RolledBack(Err(Fault::Stopped)),
             Job::RollBack(to, work) => {
                 if let Some(host) = self.hosts.get_mut(&lrn) {
                     host.go_back(work.generation.0, &to);
                 }
                 self.safety.went_back(lrn, work.generation.0);
-                worker::Event::RolledBack(Ok(()))
+                agent::Event::RolledBack(Ok(()))
             }
             Job::Report(report) => return self.report_arrives(lrn, report),
         };
@@ -312,7 +312,7 @@ impl SimWorld<'_> {
         Ok(Installed::default())
     }
 
-    fn report_arrives(&mut self, lrn: Lrn, report: Box<worker::Report>) {
+    fn report_arrives(&mut self, lrn: Lrn, report: Box<agent::Report>) {
         let linked = self.hosts.get(&lrn).is_some_and(|host| host.linked);
         if !linked {
             // Written again and again until it is answered.
@@ -344,7 +344,7 @@ impl SimWorld<'_> {
             self.changed(&changed);
         }
         self.see(lrn);
-        self.tell(lrn, worker::Event::Reported { written });
+        self.tell(lrn, agent::Event::Reported { written });
         let left = self.hosts.get(&lrn).is_some_and(|host| host.leaving);
         if left && written && report.status.stopped {
             self.take_away(lrn);

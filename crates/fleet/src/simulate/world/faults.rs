@@ -3,11 +3,11 @@
 use rand::RngExt;
 
 use super::{Event, LEASE_MS, NEW, SimWorld};
+use crate::facts::Source as _;
 use crate::history::Outcome;
 use crate::lrn::Lrn;
 use crate::simulate::Sabotage;
 use crate::spec::{Order, Orders, Target};
-use crate::world::Source as _;
 use capstan_meta::Txn;
 use capstan_meta::record::{Key, Prefix};
 
