@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result};
 use capstan_meta::Store;
 
 use crate::cli::Options;
+use crate::commands::action::OperatorAction;
 use crate::config::{Config, Flag, Layers, Sources};
 use crate::connect;
 use crate::logging::LogFormat;
@@ -20,13 +21,15 @@ pub(crate) struct Context {
     pub(crate) out: Out,
     /// Settings from the command's own flags, such as `--dir`.
     pub(crate) flags: Vec<Flag>,
+    /// What the command changes, until it is recorded as an event.
+    pub(crate) action: Option<OperatorAction>,
 }
 
 impl Context {
     /// A context for these options.
     pub(crate) fn new(options: Options) -> Context {
         let out = Out::stdout(options.output);
-        Context { options, out, flags: Vec::new() }
+        Context { options, out, flags: Vec::new(), action: None }
     }
 
     /// All layers of settings, valid or not.
@@ -51,6 +54,15 @@ impl Context {
     /// The operator: the current user.
     pub(crate) fn operator(&self) -> String {
         std::env::var("USER").unwrap_or_else(|_| "operator".to_owned())
+    }
+
+    /// Records what the command changes, once. Commands that wait for what they began call it before they wait.
+    pub(crate) async fn record_action(&mut self) {
+        let Some(action) = self.action.take() else { return };
+        match self.store().await {
+            Ok(store) => action.record(&store, &self.operator()).await,
+            Err(error) => tracing::warn!(error = format!("{error:#}"), "cannot record event"),
+        }
     }
 
     fn flags(&self) -> Vec<Flag> {

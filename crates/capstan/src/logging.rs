@@ -12,6 +12,9 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::config::{Layers, Value};
 
+/// Libraries whose lifecycle is not ours to report at the default level.
+const QUIET: &str = "fjall=warn,lsm_tree=warn";
+
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
@@ -40,8 +43,9 @@ pub(crate) fn begin_to(layers: &Layers, sink: &Sink) -> Result<()> {
         Some(_) | None => String::new(),
     };
     let level = text("log.level");
+    let filter = if level == "info" { format!("info,{QUIET}") } else { level.clone() };
     let filter =
-        EnvFilter::try_new(&level).with_context(|| format!("log.level: \"{level}\" is not a filter"))?;
+        EnvFilter::try_new(filter).with_context(|| format!("log.level: \"{level}\" is not a filter"))?;
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let (writer, colour) = match sink {
         Sink::Stderr => (BoxMakeWriter::new(io::stderr), io::stderr().is_terminal() && wanted),

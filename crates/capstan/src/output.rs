@@ -8,6 +8,9 @@ use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
+/// The width that every screen fits.
+const COLUMNS: usize = 80;
+
 /// The format of the data on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -87,6 +90,13 @@ impl Out {
 /// Prints a message for the user on stderr. A closed stderr is ignored.
 pub(crate) fn say(text: impl AsRef<str>) {
     let _ = writeln!(io::stderr().lock(), "{}", text.as_ref());
+}
+
+/// Writes over the last line of the terminal on stderr. What does not fit is left out: a wrapped line could not be
+/// written over.
+pub(crate) fn rewrite(text: &str) {
+    let shown: String = text.chars().take(COLUMNS - 1).collect();
+    let _ = write!(io::stderr().lock(), "\r\x1b[2K{shown}");
 }
 
 /// Asks for confirmation before data is destroyed: the name must be typed. Without a terminal `--yes` is required.

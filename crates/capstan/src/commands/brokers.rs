@@ -5,6 +5,7 @@ use capstan_client::wire::danube_admin::broker_admin_client::BrokerAdminClient;
 use capstan_client::wire::danube_admin::{ActivateBrokerRequest, Empty, UnloadBrokerRequest};
 
 use super::topics::{channel, done, refused};
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
@@ -23,6 +24,21 @@ pub(crate) enum BrokersCommand {
         /// The number of the broker
         broker: u64,
     },
+}
+
+impl BrokersCommand {
+    /// The operator action that it is, for the record of events.
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        match self {
+            BrokersCommand::Unload { broker } => {
+                Some(OperatorAction::new("asked to unload", format!("broker {broker}")))
+            }
+            BrokersCommand::Activate { broker } => {
+                Some(OperatorAction::new("activated", format!("broker {broker}")))
+            }
+            BrokersCommand::List => None,
+        }
+    }
 }
 
 pub(crate) async fn run(command: BrokersCommand, context: &mut Context) -> Result<Exit> {

@@ -11,6 +11,7 @@ use capstan_docs::keys::{AccessId, DatabaseName};
 use capstan_meta::clock;
 use serde_json::{Value, json};
 
+use crate::commands::action::OperatorAction;
 use crate::commands::bar::{Bar, bar_of};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -170,6 +171,38 @@ pub(crate) enum IndexesCommand {
         /// The field
         field: String,
     },
+}
+
+impl DocsCommand {
+    /// The operator action that it is, for the record of events. Documents are data and have no events.
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        let of = |action: &str, node: &str| Some(OperatorAction::new(action, format!("docs node {node}")));
+        match self {
+            DocsCommand::Add { node } => of("added", node),
+            DocsCommand::Retire { node } => of("asked to retire", node),
+            DocsCommand::Delete { node } => of("deleted", node),
+            DocsCommand::Restore { dir } => {
+                Some(OperatorAction::new("restored", format!("docs backup {}", dir.display())))
+            }
+            DocsCommand::Keys(KeysCommand::Create { app, .. }) => {
+                Some(OperatorAction::new("issued", format!("docs key for {app}")))
+            }
+            DocsCommand::Keys(KeysCommand::Delete { id }) => {
+                Some(OperatorAction::new("deleted", format!("docs key {id}")))
+            }
+            DocsCommand::Indexes(IndexesCommand::Create { database, collection, field, .. }) => {
+                Some(OperatorAction::new("created", format!("docs index {database}/{collection}/{field}")))
+            }
+            DocsCommand::Indexes(IndexesCommand::Drop { database, collection, field }) => {
+                Some(OperatorAction::new("dropped", format!("docs index {database}/{collection}/{field}")))
+            }
+            DocsCommand::Keys(KeysCommand::List) | DocsCommand::Indexes(IndexesCommand::List { .. }) => None,
+            DocsCommand::Databases | DocsCommand::Collections { .. } | DocsCommand::Find { .. } => None,
+            DocsCommand::Insert { .. } | DocsCommand::Import { .. } | DocsCommand::Export { .. } => None,
+            DocsCommand::Nodes | DocsCommand::Moves | DocsCommand::Changes { .. } => None,
+            DocsCommand::Backup { .. } => None,
+        }
+    }
 }
 
 pub(crate) async fn run(command: DocsCommand, context: &mut Context) -> Result<Exit> {

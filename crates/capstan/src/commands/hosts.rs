@@ -3,12 +3,12 @@
 use anyhow::Result;
 use capstan_control::api::{self, DrainReply, HostLine};
 use capstan_control::drain::{DrainChange, DrainPhase, DrainStatus};
-use capstan_control::events;
 use capstan_control::keys::HostId;
 use capstan_control::time::rfc3339;
 use serde_json::json;
 
-use crate::commands::wait::{Progress, WaitArg, follow};
+use crate::commands::action::OperatorAction;
+use crate::commands::wait::{Line, Progress, WaitArg, follow};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
@@ -44,6 +44,21 @@ pub(crate) struct WishArgs {
     wait: WaitArg,
 }
 
+impl HostsCommand {
+    /// The operator action that it is, for the record of events.
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        let asked = |what: &str, args: &WishArgs| {
+            OperatorAction::new(format!("asked to {what}"), format!("host {}", args.host))
+                .because(&args.reason)
+        };
+        match self {
+            HostsCommand::Drain(args) => Some(asked("drain", args)),
+            HostsCommand::Undrain(args) => Some(asked("undrain", args)),
+            HostsCommand::List | HostsCommand::Show { .. } | HostsCommand::Remove { .. } => None,
+        }
+    }
+}
+
 pub(crate) async fn run(command: HostsCommand, context: &mut Context) -> Result<Exit> {
     match command {
         HostsCommand::List => list(context).await,
@@ -61,15 +76,10 @@ async fn list(context: &mut Context) -> Result<Exit> {
         Format::Table => {
             let rows = list.hosts.iter().map(|line| {
                 let roles: Vec<String> = line.roles.iter().map(ToString::to_string).collect();
-                [
-                    line.host.to_string(),
-                    standing(line),
-                    roles.join(","),
-                    pairs(&line.addresses),
-                    line.version.clone(),
-                ]
+                // 80 columns; addresses are in `hosts show` and in the JSON.
+                [line.host.to_string(), standing(line), roles.join(","), line.version.clone()]
             });
-            context.out.table(["HOST", "STATE", "ROLES", "ADDRESSES", "VERSION"], rows.collect())?;
+            context.out.table(["HOST", "STATE", "ROLES", "VERSION"], rows.collect())?;
         }
     }
     for problem in &list.problems {
@@ -123,7 +133,6 @@ async fn drain(args: WishArgs, context: &mut Context) -> Result<Exit> {
     let (host, store) = (args.host.parse::<HostId>()?, context.store().await?);
     let actor = context.operator();
     let reply = api::drain(&store, &host, &actor, &args.reason, &[]).await?;
-    events::record(&store, &actor, "asked to drain", format!("host {host}"), &args.reason).await;
     let done = |drain: Option<&DrainStatus>| drain.is_some_and(|drain| drain.phase == DrainPhase::Drained);
     settle(&host, reply, args.wait, done, context).await
 }
@@ -132,7 +141,6 @@ async fn undrain(args: WishArgs, context: &mut Context) -> Result<Exit> {
     let (host, store) = (args.host.parse::<HostId>()?, context.store().await?);
     let actor = context.operator();
     let reply = api::undrain(&store, &host, &actor, &args.reason).await?;
-    events::record(&store, &actor, "asked to undrain", format!("host {host}"), &args.reason).await;
     settle(&host, reply, args.wait, |drain| drain.is_none(), context).await
 }
 
@@ -155,6 +163,7 @@ async fn settle(
     context: &mut Context,
 ) -> Result<Exit> {
     if let Some(wait) = wait.wait {
+        context.record_action().await;
         let (what, check) = (format!("host {host}"), format!("capstan hosts show {host}"));
         let end = follow(&what, wait, &check, async || {
             reply.drain = drain_of(host, context).await?;
@@ -163,7 +172,7 @@ async fn settle(
                 true => Progress::Over(Exit::Done),
                 false => {
                     let waiting: Vec<String> = drain.iter().flat_map(|drain| drain.waiting()).collect();
-                    Progress::Going(format!("waiting for {}", waiting.join("; ")))
+                    Progress::Going(Line::of(format!("waiting for {}", waiting.join("; "))))
                 }
             })
         })

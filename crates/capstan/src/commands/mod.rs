@@ -1,6 +1,7 @@
 //! One file a noun: what each command does.
 
 pub(crate) mod access;
+pub(crate) mod action;
 mod bar;
 pub(crate) mod bench;
 pub(crate) mod brokers;
@@ -29,12 +30,22 @@ mod wait;
 
 use anyhow::Result;
 
+use self::action::OperatorAction;
 use crate::cli::Command;
 use crate::context::Context;
 use crate::exit::Exit;
 
-/// Carries out a command.
+/// Carries out a command, and records what it changed as an event.
 pub(crate) async fn run(command: Command, context: &mut Context) -> Result<Exit> {
+    context.action = OperatorAction::of(&command);
+    let exit = perform(command, context).await?;
+    if matches!(exit, Exit::Done | Exit::Waiting) {
+        context.record_action().await;
+    }
+    Ok(exit)
+}
+
+async fn perform(command: Command, context: &mut Context) -> Result<Exit> {
     match command {
         Command::Up(args) => up::run(args, context).await,
         Command::Host(args) => host::run(args, context).await,

@@ -6,6 +6,7 @@ use capstan_topics::keys::{Namespace, Policies};
 use capstan_topics::spec::{NamespacePolicy, StoragePolicy};
 
 use super::topics::done;
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
@@ -32,6 +33,23 @@ pub(crate) enum NamespacesCommand {
         #[arg(value_name = "LIMIT=NUMBER", required = true)]
         limits: Vec<String>,
     },
+}
+
+impl NamespacesCommand {
+    /// The operator action that it is, for the record of events.
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        let of = |action: &str, namespace: &Namespace| {
+            OperatorAction::new(action, format!("namespace {namespace}"))
+        };
+        match self {
+            NamespacesCommand::Create { namespace } => Some(of("created", namespace)),
+            NamespacesCommand::Delete { namespace } => Some(of("deleted", namespace)),
+            NamespacesCommand::Set { namespace, limits } => {
+                Some(of("set limits of", namespace).because(&limits.join(" ")))
+            }
+            NamespacesCommand::List => None,
+        }
+    }
 }
 
 pub(crate) async fn run(command: NamespacesCommand, context: &mut Context) -> Result<Exit> {

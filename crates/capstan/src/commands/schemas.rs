@@ -13,6 +13,7 @@ use capstan_topics::wire::danube_schema::schema_registry_client::SchemaRegistryC
 use serde_json::json;
 
 use super::topics::{channel, done, refused};
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
@@ -116,6 +117,30 @@ fn by_ending(file: &Path) -> Option<SchemaType> {
         "json" => Some(SchemaType::JsonSchema),
         "proto" => Some(SchemaType::Protobuf),
         _ => None,
+    }
+}
+
+impl SchemasCommand {
+    /// The operator action that it is, for the record of events.
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        let of = |action: &str, subject: &Subject| {
+            OperatorAction::new(action, format!("schema subject {subject}"))
+        };
+        match self {
+            SchemasCommand::Register { subject, .. } => Some(of("registered a version of", subject)),
+            SchemasCommand::Delete { subject, version: None } => Some(of("deleted", subject)),
+            SchemasCommand::Delete { subject, version: Some(version) } => {
+                Some(of(&format!("deleted version {version} of"), subject))
+            }
+            SchemasCommand::Compat { subject, mode: Some(mode) } => {
+                Some(of("set the compatibility of", subject).because(&mode.to_string()))
+            }
+            SchemasCommand::Bind { subject, topic, .. } => {
+                Some(of("bound", subject).because(&format!("to topic {topic}")))
+            }
+            SchemasCommand::Compat { mode: None, .. } | SchemasCommand::List => None,
+            SchemasCommand::Show { .. } | SchemasCommand::Check { .. } => None,
+        }
     }
 }
 

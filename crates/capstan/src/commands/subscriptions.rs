@@ -4,6 +4,7 @@ use anyhow::Result;
 use capstan_topics::spec::{SubscriptionKind, TopicName};
 
 use super::topics::{client, done};
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
@@ -22,6 +23,18 @@ pub(crate) enum SubscriptionsCommand {
         /// The subscription
         subscription: String,
     },
+}
+
+impl SubscriptionsCommand {
+    /// The operator action that it is, for the record of events.
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        match self {
+            SubscriptionsCommand::Delete { topic, subscription } => {
+                Some(OperatorAction::new("deleted", format!("subscription {subscription} of topic {topic}")))
+            }
+            SubscriptionsCommand::List { .. } => None,
+        }
+    }
 }
 
 pub(crate) async fn run(command: SubscriptionsCommand, context: &mut Context) -> Result<Exit> {

@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::reply::Reply;
 use super::{asker, fleet, named};
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
@@ -44,6 +45,24 @@ pub(crate) struct LeaveArgs {
     /// The reason, recorded for other operators
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
+}
+
+impl InitArgs {
+    pub(super) fn action(&self) -> OperatorAction {
+        OperatorAction::new("created", format!("fleet of {} hosts", self.hosts.len()))
+    }
+}
+
+impl JoinArgs {
+    pub(super) fn action(&self) -> OperatorAction {
+        OperatorAction::new("added", format!("fleet host {}", self.number))
+    }
+}
+
+impl LeaveArgs {
+    pub(super) fn action(&self) -> OperatorAction {
+        OperatorAction::new("removed", format!("fleet host {}", self.host)).because(&self.reason)
+    }
 }
 
 pub(super) async fn init(args: InitArgs, context: &mut Context) -> Result<Exit> {

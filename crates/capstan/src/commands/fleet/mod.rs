@@ -17,6 +17,7 @@ use capstan_fleet::api::Asker;
 use capstan_fleet::{Fleet, FleetError, Lrn};
 use clap::Subcommand;
 
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 
@@ -79,6 +80,34 @@ pub(crate) enum FleetCommand {
     Vault(vault::VaultCommand),
     /// Show what a policy costs and saves: rollout time and broken hosts, for sizes of the canary
     Simulate(simulate::SimulateArgs),
+}
+
+impl FleetCommand {
+    /// The operator action that it is, for the record of events.
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        let host = |action: &str, host: &str| Some(OperatorAction::new(action, format!("fleet host {host}")));
+        let rollout = |action: &str| Some(OperatorAction::new(action, "fleet rollout"));
+        match self {
+            FleetCommand::Init(args) => Some(args.action()),
+            FleetCommand::Join(args) => Some(args.action()),
+            FleetCommand::Leave(args) => Some(args.action()),
+            FleetCommand::Apply(args) => Some(args.action()),
+            FleetCommand::Pause(args) => Some(args.action("paused")),
+            FleetCommand::Stop(args) => Some(args.action("stopped")),
+            FleetCommand::Rollback(args) => Some(args.action()),
+            FleetCommand::Skip(args) => Some(args.action()),
+            FleetCommand::Resume => rollout("resumed"),
+            FleetCommand::Recover(_) => rollout("cleared away the stopped"),
+            FleetCommand::Promote => rollout("started the next wave of the"),
+            FleetCommand::Retry { host: name } => host("asked to retry", name),
+            FleetCommand::Policy(command) => command.action(),
+            FleetCommand::Config(command) => command.action(),
+            FleetCommand::Vault(command) => command.action(),
+            FleetCommand::Hosts | FleetCommand::Status(_) | FleetCommand::Why { .. } => None,
+            FleetCommand::Plan { .. } | FleetCommand::History(_) | FleetCommand::Simulate(_) => None,
+            FleetCommand::Release(_) => None,
+        }
+    }
 }
 
 /// Carries out the command.

@@ -12,6 +12,7 @@ use clap::Subcommand;
 use super::fleet;
 use super::members::or_dash;
 use super::reply::Reply;
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
@@ -67,6 +68,35 @@ pub(crate) enum ConfigCommand {
         /// The setting
         key: String,
     },
+}
+
+impl PolicyCommand {
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        match self {
+            PolicyCommand::Set { group, .. } => {
+                Some(OperatorAction::new("set", format!("fleet policy of group {group}")))
+            }
+            PolicyCommand::Remove { group } => {
+                Some(OperatorAction::new("removed", format!("fleet policy of group {group}")))
+            }
+            PolicyCommand::Get { .. } | PolicyCommand::Check { .. } => None,
+        }
+    }
+}
+
+impl ConfigCommand {
+    /// Without the value: some settings are secrets.
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        match self {
+            ConfigCommand::Set { key, .. } => {
+                Some(OperatorAction::new("set", format!("fleet setting {key}")))
+            }
+            ConfigCommand::Unset { key } => {
+                Some(OperatorAction::new("reset", format!("fleet setting {key}")))
+            }
+            ConfigCommand::Get { .. } => None,
+        }
+    }
 }
 
 pub(super) async fn policy(command: PolicyCommand, context: &mut Context) -> Result<Exit> {

@@ -11,6 +11,7 @@ use clap::Args;
 use super::reply::Reply;
 use super::show::{exit, is_over};
 use super::{asker, fleet, named};
+use crate::commands::action::OperatorAction;
 use crate::commands::wait::{Estimate, Progress, WaitArg, follow};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -66,6 +67,35 @@ pub(crate) struct SkipArgs {
     reason: String,
 }
 
+impl ApplyArgs {
+    pub(super) fn action(&self) -> OperatorAction {
+        let release = self.release.as_ref();
+        let object =
+            release.map_or_else(|| "the newest release".to_owned(), |name| format!("release {name}"));
+        OperatorAction::new("asked to roll out", object).because(&self.reason)
+    }
+}
+
+impl WishArgs {
+    pub(super) fn action(&self, action: &str) -> OperatorAction {
+        OperatorAction::new(action, "fleet rollout").because(&self.reason)
+    }
+}
+
+impl RollbackArgs {
+    pub(super) fn action(&self) -> OperatorAction {
+        let release = self.release.as_ref().or(self.to.as_ref());
+        let object = release.map_or_else(|| "the last release".to_owned(), |name| format!("release {name}"));
+        OperatorAction::new("asked to go back to", object).because(&self.reason)
+    }
+}
+
+impl SkipArgs {
+    pub(super) fn action(&self) -> OperatorAction {
+        OperatorAction::new("skipped", format!("fleet host {}", self.host)).because(&self.reason)
+    }
+}
+
 pub(super) async fn apply(args: ApplyArgs, context: &mut Context) -> Result<Exit> {
     let fleet = fleet(context).await?;
     let release = fleet.meant(args.release.as_deref()).await?;
@@ -75,7 +105,10 @@ pub(super) async fn apply(args: ApplyArgs, context: &mut Context) -> Result<Exit
         .then(WATCH)
         .give(context)?;
     match args.wait.wait {
-        Some(wait) => rolled_out(&fleet, &release, wait).await,
+        Some(wait) => {
+            context.record_action().await;
+            rolled_out(&fleet, &release, wait).await
+        }
         None => Ok(exit),
     }
 }
@@ -87,7 +120,7 @@ async fn rolled_out(fleet: &Fleet, release: &str, wait: Duration) -> Result<Exit
         let status = fleet.status().await?;
         let left = status.waves.iter().map(|wave| wave.steps_left).sum();
         Ok(match exit(&status) {
-            Exit::Waiting if !is_over(&status) => Progress::Going(format!("{} {}", bar.at(left), status.why)),
+            Exit::Waiting if !is_over(&status) => Progress::Going(bar.at(left).because(status.why)),
             over => Progress::Over(over),
         })
     })

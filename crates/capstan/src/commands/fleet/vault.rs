@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::fleet;
 use super::reply::Reply;
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
@@ -54,7 +55,33 @@ pub(crate) enum VaultCommand {
     },
 }
 
+impl VaultCommand {
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        match self {
+            VaultCommand::Set { which, .. } => {
+                Some(OperatorAction::new("set", format!("vault {}", which.name())))
+            }
+            VaultCommand::Show { which } => {
+                Some(OperatorAction::new("showed", format!("vault {}", which.name())))
+            }
+            VaultCommand::Remove { which } => {
+                Some(OperatorAction::new("removed", format!("vault {}", which.name())))
+            }
+            VaultCommand::Unseal { address } => {
+                Some(OperatorAction::new("unsealed", format!("vault at {address}")))
+            }
+        }
+    }
+}
+
 impl Which {
+    fn name(self) -> &'static str {
+        match self {
+            Which::UnsealKey => "unseal key",
+            Which::RootToken => "root token",
+        }
+    }
+
     fn secret(self) -> VaultSecret {
         match self {
             Which::UnsealKey => VaultSecret::UnsealKey,

@@ -11,6 +11,7 @@ use capstan_log::Disk;
 use capstan_log::disk::inspect::{Depth, DirReport, LogReport, SegmentReport, inspect};
 use capstan_log::disk::{Loss, Lost, Options};
 
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 
@@ -43,6 +44,16 @@ enum LogCommand {
         #[arg(long)]
         accept_loss: bool,
     },
+}
+
+impl LogArgs {
+    /// The operator action that it is, for the record of events. Directories that no process has open belong to no cluster.
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        match &self.command {
+            LogCommand::Online(command) => command.action(),
+            LogCommand::Inspect { .. } | LogCommand::Verify { .. } | LogCommand::Salvage { .. } => None,
+        }
+    }
 }
 
 /// Carries out the command.

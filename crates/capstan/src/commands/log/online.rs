@@ -6,6 +6,7 @@ use capstan_steward::facts::{Facts, HolderFact, LogFact, Seat};
 use capstan_steward::{Logs, Policy, StewardError};
 use serde::Serialize;
 
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
@@ -50,6 +51,25 @@ pub(crate) enum OnlineCommand {
         #[arg(long)]
         undo: bool,
     },
+}
+
+impl OnlineCommand {
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        match self {
+            OnlineCommand::Move { name, from, to } => Some(
+                OperatorAction::new("asked to move", format!("log {name}"))
+                    .because(&format!("from {from} to {to}")),
+            ),
+            OnlineCommand::Elect { name, holder } => {
+                Some(OperatorAction::new(format!("elected {holder} as primary of"), format!("log {name}")))
+            }
+            OnlineCommand::Retire { holder, undo } => {
+                let action = if *undo { "cancelled the retirement of" } else { "asked to retire" };
+                Some(OperatorAction::new(action, format!("holder {holder}")))
+            }
+            OnlineCommand::List | OnlineCommand::Holders | OnlineCommand::Show { .. } => None,
+        }
+    }
 }
 
 pub(super) async fn run(command: OnlineCommand, context: &mut Context) -> Result<Exit> {

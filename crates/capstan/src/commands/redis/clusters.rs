@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use capstan_control::events;
 use capstan_meta::Store;
 use capstan_redis::api::{self, ClusterPage, NodeLine, Phase};
 use capstan_redis::broker::{Change, ScalePlan, Shift};
@@ -18,7 +17,8 @@ use serde_json::json;
 
 use super::bytes::{bytes, shown_bytes};
 use super::map::slot_map;
-use crate::commands::wait::{Estimate, Progress, WaitArg, follow};
+use crate::commands::action::OperatorAction;
+use crate::commands::wait::{Estimate, Line, Progress, WaitArg, follow};
 use crate::config::Config;
 use crate::connect;
 use crate::context::Context;
@@ -62,6 +62,13 @@ pub(crate) struct CreateArgs {
     /// Only this user may connect, with this password; may be repeated
     #[arg(long = "user", value_name = "NAME:PASSWORD", value_parser = user)]
     users: Vec<User>,
+}
+
+impl CreateArgs {
+    pub(super) fn action(&self) -> OperatorAction {
+        OperatorAction::new("created", format!("redis cluster {}", self.name))
+            .because(&format!("{} nodes", self.nodes))
+    }
 }
 
 fn mode(text: &str) -> Result<Mode, String> {
@@ -154,7 +161,7 @@ pub(super) async fn rebalance(name: &ClusterName, context: &mut Context) -> Resu
     done(context, &store, name, word, &text).await
 }
 
-/// Prints what a change did, records it as an event, and warns if no coordinator will perform it.
+/// Prints what a change did, and warns if no coordinator will perform it.
 pub(super) async fn done(
     context: &mut Context,
     store: &Store,
@@ -165,9 +172,6 @@ pub(super) async fn done(
     match context.out.format {
         Format::Json => context.out.json(&Done { cluster: name, change })?,
         Format::Table => context.out.line(text)?,
-    }
-    if change != "already" {
-        events::record(store, &context.operator(), change, format!("redis cluster {name}"), text).await;
     }
     attended(store).await
 }
@@ -313,6 +317,13 @@ pub(crate) struct ScaleArgs {
     wait: WaitArg,
 }
 
+impl ScaleArgs {
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        let change = OperatorAction::new("asked to scale", format!("redis cluster {}", self.name));
+        (!self.dry_run).then(|| change.because(&format!("{} nodes", self.nodes)))
+    }
+}
+
 /// Follows a cluster until it has its desired nodes and no slot moves.
 async fn settled(store: &Store, name: &ClusterName, wait: Duration) -> Result<Exit> {
     let (what, mut bar) = (format!("cluster {name}"), Estimate::begin());
@@ -324,9 +335,9 @@ async fn settled(store: &Store, name: &ClusterName, wait: Duration) -> Result<Ex
         let has_all = line.primaries == line.wanted && line.moves == 0;
         Ok(match line.phase {
             Phase::Active if has_all => Progress::Over(Exit::Done),
-            Phase::Moving => Progress::Going(format!("{} moves {}", line.moves, bar.at(left))),
+            Phase::Moving => Progress::Going(bar.at(left).because(format!("{} moves", line.moves))),
             Phase::Active | Phase::Creating | Phase::Deleting => {
-                Progress::Going(format!("{} of {} nodes", line.primaries, line.wanted))
+                Progress::Going(Line::of(format!("{} of {} nodes", line.primaries, line.wanted)))
             }
         })
     })

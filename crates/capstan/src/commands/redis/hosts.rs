@@ -6,6 +6,7 @@ use capstan_redis::api::{self, HostLine, HostNode};
 use capstan_redis::broker::Change;
 use serde::Serialize;
 
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
@@ -27,6 +28,20 @@ pub(crate) enum HostsCommand {
     },
     /// List hosts and the users of their nodes
     List,
+}
+
+impl HostsCommand {
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        match self {
+            HostsCommand::Add { proxy, .. } => {
+                Some(OperatorAction::new("added", format!("redis host {proxy}")))
+            }
+            HostsCommand::Remove { proxy } => {
+                Some(OperatorAction::new("removed", format!("redis host {proxy}")))
+            }
+            HostsCommand::List => None,
+        }
+    }
 }
 
 #[derive(Serialize)]

@@ -13,6 +13,7 @@ use anyhow::Result;
 use capstan_redis::ClusterName;
 use capstan_redis::status::MoveId;
 
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 
@@ -77,6 +78,32 @@ pub(crate) enum RedisCommand {
     },
     /// Run a proxy alone, in front of externally managed redis-servers
     Proxy(proxy::ProxyArgs),
+}
+
+impl RedisCommand {
+    /// The operator action that it is, for the record of events.
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        let cluster = |name: &ClusterName| format!("redis cluster {name}");
+        match self {
+            RedisCommand::Hosts(command) => command.action(),
+            RedisCommand::Create(args) => Some(args.action()),
+            RedisCommand::Scale(args) => args.action(),
+            RedisCommand::Move(args) => args.action(),
+            RedisCommand::Failover(args) => Some(args.action()),
+            RedisCommand::AcceptLoss(args) => Some(args.action()),
+            RedisCommand::Recover(args) => Some(args.action()),
+            RedisCommand::Delete { name, .. } => Some(OperatorAction::new("deleted", cluster(name))),
+            RedisCommand::Rebalance { name } => {
+                Some(OperatorAction::new("asked to rebalance", cluster(name)))
+            }
+            RedisCommand::Cancel { name, id } => {
+                Some(OperatorAction::new(format!("cancelled move {id} of"), cluster(name)))
+            }
+            RedisCommand::Fix => Some(OperatorAction::new("repaired", "redis metadata")),
+            RedisCommand::List | RedisCommand::Show { .. } | RedisCommand::Moves { .. } => None,
+            RedisCommand::Check | RedisCommand::Connect { .. } | RedisCommand::Proxy(_) => None,
+        }
+    }
 }
 
 pub(crate) async fn run(command: RedisCommand, context: &mut Context) -> Result<Exit> {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use capstan_control::events;
 use capstan_redis::api::{self, MoveLine};
 use capstan_redis::broker::{self, Tree, Wish};
 use capstan_redis::status::{MoveId, MoveState};
@@ -12,6 +11,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::clusters::{attended, done};
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
@@ -33,6 +33,13 @@ pub(crate) struct MoveArgs {
     /// Only show what would move
     #[arg(long)]
     dry_run: bool,
+}
+
+impl MoveArgs {
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        let change = OperatorAction::new("asked to move", format!("redis cluster {}", self.name));
+        (!self.dry_run).then(|| change.because(&format!("slots {} to {}", self.slots, self.to)))
+    }
 }
 
 fn range(text: &str) -> Result<SlotRange, String> {
@@ -68,9 +75,6 @@ pub(super) async fn begin(args: MoveArgs, context: &mut Context) -> Result<Exit>
             ))?;
         }
     }
-    let moved = format!("slots {slots} to {}", wish.target);
-    events::record(&store, &context.operator(), "asked to move", format!("redis cluster {name}"), &moved)
-        .await;
     attended(&store).await
 }
 
@@ -153,4 +157,13 @@ pub(crate) struct FailoverArgs {
     /// The replica that gets them; any of them by default
     #[arg(long, value_name = "NODE")]
     to: Option<Address>,
+}
+
+impl FailoverArgs {
+    pub(super) fn action(&self) -> OperatorAction {
+        OperatorAction::new(
+            format!("asked to replace primary {} of", self.primary),
+            format!("redis cluster {}", self.name),
+        )
+    }
 }

@@ -4,6 +4,7 @@ use anyhow::Result;
 use capstan_redis::{Address, ClusterName, api};
 
 use super::clusters::done;
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 
@@ -20,6 +21,13 @@ pub(crate) struct AcceptLossArgs {
     /// The replica to promote; by default one that is in sync
     #[arg(long, value_name = "NODE")]
     with: Option<Address>,
+}
+
+impl AcceptLossArgs {
+    pub(super) fn action(&self) -> OperatorAction {
+        let action = format!("accepted the loss of data of {} in", self.primary);
+        OperatorAction::new(action, format!("redis cluster {}", self.name))
+    }
 }
 
 pub(super) async fn accept_loss(args: AcceptLossArgs, context: &mut Context) -> Result<Exit> {
@@ -46,6 +54,13 @@ pub(crate) struct RecoverArgs {
     /// The node that had the shard before: its host set the data aside
     #[arg(long, value_name = "NODE")]
     from: Address,
+}
+
+impl RecoverArgs {
+    pub(super) fn action(&self) -> OperatorAction {
+        let action = format!("asked to recover the data of {} in", self.from);
+        OperatorAction::new(action, format!("redis cluster {}", self.name))
+    }
 }
 
 pub(super) async fn recover(args: RecoverArgs, context: &mut Context) -> Result<Exit> {

@@ -16,6 +16,7 @@ use capstan_topics::spec::{SubscriptionKind, TopicName};
 use clap::ValueEnum;
 use tonic::transport::Channel;
 
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
@@ -116,6 +117,25 @@ fn place(text: &str) -> Result<Position, String> {
         }
     };
     Ok(Position { at: Some(at) })
+}
+
+impl TopicsCommand {
+    /// The operator action that it is, for the record of events.
+    pub(super) fn action(&self) -> Option<OperatorAction> {
+        let of =
+            |action: &str, topic: &TopicName| Some(OperatorAction::new(action, format!("topic {topic}")));
+        match self {
+            TopicsCommand::Create(args) => of("created", &args.topic),
+            TopicsCommand::Delete { topic } => of("deleted", topic),
+            TopicsCommand::Unload { topic } => of("asked to unload", topic),
+            TopicsCommand::Seek(args) => {
+                of(&format!("moved subscription {} of", args.subscription), &args.topic)
+            }
+            TopicsCommand::Set(args) => Some(args.action()),
+            TopicsCommand::List { .. } | TopicsCommand::Show { .. } | TopicsCommand::Produce(_) => None,
+            TopicsCommand::Consume(_) | TopicsCommand::Peek(_) => None,
+        }
+    }
 }
 
 pub(crate) async fn run(command: TopicsCommand, context: &mut Context) -> Result<Exit> {

@@ -5,6 +5,7 @@ use capstan_topics::commit;
 use capstan_topics::spec::{StoragePolicy, TopicName};
 
 use super::done;
+use crate::commands::action::OperatorAction;
 use crate::context::Context;
 use crate::exit::Exit;
 
@@ -18,6 +19,12 @@ pub(crate) struct SetArgs {
     /// Limits; 0: no limit, `default`: as in the namespace; may be several
     #[arg(value_name = "LIMIT=NUMBER", required = true)]
     limits: Vec<String>,
+}
+
+impl SetArgs {
+    pub(super) fn action(&self) -> OperatorAction {
+        OperatorAction::new("set limits of", format!("topic {}", self.topic)).because(&self.limits.join(" "))
+    }
 }
 
 pub(super) async fn run(args: SetArgs, context: &mut Context) -> Result<Exit> {
