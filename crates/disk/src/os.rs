@@ -60,9 +60,20 @@ impl Disk for Os {
     }
 
     fn create_dirs(&self, dir: &Path) -> io::Result<()> {
-        let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !named_or_exists(dir)).collect();
-        fs::DirBuilder::new().recursive(true).mode(OWNER_ONLY_DIR).create(dir)?;
-        missing.iter().try_for_each(|made| self.sync_dir(parent(made)))
+        let (missing, existing): (Vec<&Path>, Vec<&Path>) =
+            dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()).partition(|dir| !dir.exists());
+        if let Some(deepest) = existing.first() {
+            self.sync_name(deepest)?;
+        }
+        // Each name is durable before anything is made below it: after a crash only the deepest one can be in doubt.
+        for made in missing.into_iter().rev() {
+            match fs::DirBuilder::new().mode(OWNER_ONLY_DIR).create(made) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && made.is_dir() => {}
+                outcome => outcome?,
+            }
+            self.sync_dir(parent(made))?;
+        }
+        Ok(())
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -96,9 +107,22 @@ impl Disk for Os {
     }
 }
 
-/// Whether a path is empty (the current directory) or exists.
-fn named_or_exists(dir: &Path) -> bool {
-    dir.as_os_str().is_empty() || dir.exists()
+impl Os {
+    /// Makes the name of an existing directory durable: the process that made it may have ended before it did. In a parent
+    /// that cannot be read, or cannot be written, none of ours was made.
+    fn sync_name(self, dir: &Path) -> io::Result<()> {
+        match self.sync_dir(parent(dir)) {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
 }
 
 fn parent(dir: &Path) -> &Path {

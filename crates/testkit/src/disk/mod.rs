@@ -344,6 +344,10 @@ impl Disk for SimDisk {
 
     fn create_dirs(&self, dir: &Path) -> io::Result<()> {
         let missing = self.look(|world| Ok(world.missing_dirs(dir)))?;
+        let deepest = missing.first().map_or(Some(dir), |made| made.parent());
+        if let Some(deepest) = deepest.filter(|dir| !self.inner().world.has_durable_name(dir)) {
+            self.sync_dir(deepest.parent().unwrap_or(Path::new("/")))?;
+        }
         for made in missing {
             self.call(CallKind::CreateDir, &made, |world, fault| {
                 failing(fault)?;

@@ -77,6 +77,11 @@ impl World {
         dir.parent().is_none() || self.dirs.contains(dir)
     }
 
+    /// Whether a power cut leaves this directory. The calls of a disk whose names are durable are the same as ever.
+    pub(super) fn has_durable_name(&self, dir: &Path) -> bool {
+        dir.parent().is_none() || self.durable_dirs.contains(dir)
+    }
+
     pub(super) fn missing_dirs(&self, dir: &Path) -> Vec<PathBuf> {
         let mut missing: Vec<PathBuf> =
             dir.ancestors().take_while(|dir| !self.is_dir(dir)).map(Path::to_owned).collect();
