@@ -11,6 +11,7 @@ use crc_fast::CrcAlgorithm;
 
 use super::engine::{EngineError, Entry, Logged};
 use crate::kv::{KeyValue, LeaseId, Revision};
+use crate::request::Event;
 
 /// Bytes of a checksum.
 const CHECKSUM: usize = 4;
@@ -135,6 +136,13 @@ fn put_change<'a>(
         out.extend_from_slice(&kv.key);
         out.extend_from_slice(&kv.value);
     }
+}
+
+/// Bytes that a change of these events has in the log.
+pub fn change_bytes(events: &[Event]) -> usize {
+    const HEAD: usize = 1 + 8 + 4;
+    const VERSION: usize = 3 * 8 + 2 * 4;
+    HEAD + events.iter().map(|event| VERSION + event.kv.key.len() + event.kv.value.len()).sum::<usize>()
 }
 
 fn put_lease(out: &mut Vec<u8>, id: LeaseId, ttl_seconds: u64) {

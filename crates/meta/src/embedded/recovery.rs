@@ -122,6 +122,7 @@ impl Recovered {
             min_lease_ttl: options.min_lease_ttl,
             users: self.beside.users,
             quota_bytes: options.quota_bytes,
+            change_bytes: durable::MAX_CHANGE,
             base_after: None,
             ids: ids(options),
         }

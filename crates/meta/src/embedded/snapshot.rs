@@ -4,6 +4,7 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes};
@@ -17,16 +18,20 @@ use super::writer::{Alone, Command, Present};
 use super::{Embedded, Options, codec};
 use crate::clock;
 use crate::error::{MetaError, Result};
-use crate::kv::{KeyRange, LeaseId, Revision};
+use crate::kv::{KeyRange, KeyValue, LeaseId, Revision};
 use crate::task::spawn_producer;
 
 /// The first bytes of every snapshot; the digit is its format.
 const MAGIC: &[u8] = b"capstan-meta-snapshot-1\n";
 
-/// Keys read under one lock and written into one frame.
-const KEYS_PER_FRAME: usize = 1024;
+/// Keys read under one lock.
+const KEYS_PER_TURN: usize = 64;
 
-/// A frame larger than this is damage: the largest has so many keys of the largest size.
+/// Bytes of keys and values gathered for one frame: it has at most these and one more key. Without this bound the
+/// frames of a store with large values could not be restored, and would take as much memory as the store.
+const FRAME_BYTES: usize = 256 * 1024;
+
+/// A frame larger than this is damage. Earlier versions put up to 1,024 keys into one.
 const MAX_FRAME: u32 = 1 << 31;
 
 /// Frames that may wait for a slow reader of the snapshot.
@@ -94,23 +99,30 @@ async fn send_all(
     frames.send(Ok(described(header)?)).await.map_err(gone)?;
     let mut keys = 0;
     let mut after = None;
+    let mut rows = vec![b'K'];
     loop {
-        let mut rows = vec![b'K'];
-        {
+        let mut some: Vec<Arc<KeyValue>> = Vec::with_capacity(KEYS_PER_TURN);
+        after = {
             let state = store.inner.shared.state()?;
             if at < state.compacted {
                 return Err(MetaError::Compacted { oldest: state.compacted });
             }
-            after = state.tree.visit_from(&KeyRange::all(), after.as_ref(), KEYS_PER_FRAME, at, &mut |kv| {
-                keys += 1;
-                codec::put_row(&mut rows, kv);
-            });
+            let mut gather = |kv: &Arc<KeyValue>| some.push(kv.clone());
+            state.tree.visit_from(&KeyRange::all(), after.as_ref(), KEYS_PER_TURN, at, &mut gather)
+        };
+        for kv in some {
+            keys += 1;
+            codec::put_row(&mut rows, &kv);
+            if rows.len() >= FRAME_BYTES {
+                frames.send(Ok(framed(&rows))).await.map_err(gone)?;
+                rows.truncate(1);
+            }
         }
-        frames.send(Ok(framed(&rows))).await.map_err(gone)?;
         if after.is_none() {
             break;
         }
     }
+    frames.send(Ok(framed(&rows))).await.map_err(gone)?;
     frames.send(Ok(described(&Frame::End { keys })?)).await.map_err(gone)
 }
 

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::Shared;
+use super::codec;
 use super::compaction::{Compaction, Progress};
 use super::durable::{BaseJob, Written};
 use super::engine::{Base, Beside, Engine, EngineError, Entry, Need};
@@ -27,7 +28,7 @@ use crate::request::*;
 /// Operations made durable together.
 const GROUP_MAX: usize = 256;
 
-/// Bytes of changes after which a group is closed.
+/// Bytes of changes in the log after which a group is closed.
 const GROUP_BYTES: usize = 4 * 1024 * 1024;
 
 /// Leases ended in one tick; with two ticks a second, etcd's own rate.
@@ -97,6 +98,8 @@ pub struct Writer {
     pub(super) min_lease_ttl: Duration,
     /// Bytes of keys and values after which puts are refused; zero: any number.
     pub(super) quota_bytes: u64,
+    /// Bytes that one change may have in the log.
+    pub(super) change_bytes: u64,
     /// No base is tried before this: the disk was full the last time.
     pub(super) base_after: Option<Instant>,
     pub(super) ids: StdRng,
@@ -227,8 +230,19 @@ impl Writer {
         };
         let outcome = eval::evaluate(&mut self.shared.state_mut()?.tree, op, &context)?;
         let Outcome { result, events } = outcome;
+        self.check_change(&events)?;
         self.record(events, group);
         Ok(result)
+    }
+
+    /// Refuses a change that could not be read back: one deletion may have any number of keys. It leaves no trace.
+    fn check_change(&self, events: &[Event]) -> Result<()> {
+        if codec::change_bytes(events) as u64 <= self.change_bytes {
+            return Ok(());
+        }
+        let mut state = self.shared.state_mut()?;
+        events.iter().rev().for_each(|event| state.tree.pop(&event.kv.key));
+        Err(MetaError::TooLarge)
     }
 
     /// Makes a new revision of some events.
@@ -236,10 +250,8 @@ impl Writer {
         if events.is_empty() {
             return;
         }
-        for event in &events {
-            self.lessor.follow(event);
-            group.bytes += event.kv.key.len() + event.kv.value.len();
-        }
+        events.iter().for_each(|event| self.lessor.follow(event));
+        group.bytes += codec::change_bytes(&events);
         self.head = self.head.next();
         let change = Arc::new(Change { revision: self.head, events: events.into() });
         group.entries.push(Entry::Change(change.clone()));
@@ -494,5 +506,40 @@ impl Group {
             // A caller that has gone away does not want to know.
             reply.send(result.and_then(|value| verdict.map(|()| value))).ok();
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Options;
+    use super::super::engine::Memory;
+    use super::super::recovery::Recovered;
+    use super::*;
+    use crate::kv::KeyRange;
+
+    fn done(writer: &mut Writer, op: Op) -> Result<OpResult> {
+        let (reply, mut answer) = oneshot::channel();
+        let (_, mut none) = mpsc::channel(1);
+        writer.serve(Command::Write(op, reply), &mut none);
+        answer.try_recv().unwrap()
+    }
+
+    /// What is acknowledged can be read back: a change that no frame can hold is refused, and leaves no trace.
+    #[test]
+    fn a_change_that_could_not_be_read_back_is_refused() {
+        let mut writer = Recovered::empty().writer(Box::new(Memory), &Options::default());
+        writer.change_bytes = 500;
+        for n in 0..20 {
+            done(&mut writer, Op::Put(Put::new(format!("long name {n}"), "1"))).unwrap();
+        }
+        let before = (writer.head, writer.shared.state().unwrap().tree.bytes());
+        let all = || Op::Delete(Delete { keys: KeyRange::all(), prev_kv: false });
+        assert_eq!(done(&mut writer, all()), Err(MetaError::TooLarge));
+        assert_eq!((writer.head, writer.shared.state().unwrap().tree.bytes()), before);
+        done(&mut writer, Op::Delete(Delete::prefix("long name 1"))).unwrap();
+        done(&mut writer, all()).unwrap();
+        let mut left = 0;
+        writer.shared.state().unwrap().tree.visit(&KeyRange::all(), writer.head, |_| left += 1);
+        assert_eq!(left, 0);
     }
 }

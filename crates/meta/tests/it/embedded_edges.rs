@@ -60,6 +60,29 @@ async fn a_snapshot_has_the_leases_of_its_keys() {
     writers.join_all().await;
 }
 
+/// Frames of a snapshot are small however large the values are: they bound the memory of a snapshot, and a frame that is
+/// larger than a frame may be could not be restored.
+#[tokio::test]
+async fn frames_of_a_snapshot_are_bounded() {
+    let store = Embedded::in_memory(keep_all());
+    for n in 0..200 {
+        store.put(Put::new(format!("k{n:03}"), vec![n as u8; 50_000])).await.unwrap();
+    }
+    let mut frames = store.snapshot().await.unwrap();
+    let mut bytes = Vec::new();
+    while let Some(frame) = frames.recv().await {
+        let frame = frame.unwrap();
+        assert!(frame.len() < 350_000, "a frame of {} bytes", frame.len());
+        bytes.extend_from_slice(&frame);
+    }
+    let dir = TempDir::new("snapshot-frames").unwrap();
+    restore(&bytes[..], &dir.join("data")).unwrap();
+    let copy = Embedded::open(&dir.join("data"), keep_all()).await.unwrap();
+    let all = || Range::of(KeyRange::all());
+    assert_eq!(copy.range(all()).await.unwrap().kvs, store.range(all()).await.unwrap().kvs);
+    copy.close().await.unwrap();
+}
+
 /// S18: a watch of quiet keys that is too slow once misses nothing, and is not called compacted.
 #[tokio::test]
 async fn a_slow_watch_of_quiet_keys_goes_on() {

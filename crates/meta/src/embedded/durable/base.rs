@@ -17,7 +17,7 @@ use crate::embedded::codec::{self, Reader, damaged};
 use crate::embedded::engine::{Beside, EngineError};
 use crate::kv::{KeyValue, LeaseId, Revision};
 
-/// Bytes of keys and values gathered before they are written.
+/// Bytes of keys and values gathered before they are written: a frame has at most these and one more key.
 const FRAME_BYTES: usize = 256 * 1024;
 
 /// Facts about a base, in its first frame.
@@ -106,13 +106,10 @@ impl<'a> BaseWriter<'a> {
         Ok(base)
     }
 
-    pub(super) fn add(&mut self, kv: &KeyValue) {
+    /// Adds a key, and writes what was gathered if it is enough. Not called under a lock.
+    pub(super) fn add(&mut self, kv: &KeyValue) -> Result<(), EngineError> {
         self.keys += 1;
         codec::put_row(&mut self.rows, kv);
-    }
-
-    /// Writes what was gathered, if it is enough. Not called under a lock.
-    pub(super) fn write_some(&mut self) -> Result<(), EngineError> {
         if self.rows.len() < FRAME_BYTES { Ok(()) } else { self.write_rows() }
     }
 

@@ -21,8 +21,11 @@ pub(super) const HEADER: usize = 32;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"CMF1");
 
-/// A payload larger than this is damage: a group has at most a few mebibytes, a lease at most so many keys.
+/// A payload larger than this is damage: nothing larger is written ([`MAX_CHANGE`]).
 const MAX_PAYLOAD: usize = 1 << 30;
+
+/// Bytes that one change may have in the log; the rest of its group and its frame are far smaller than what is left.
+pub const MAX_CHANGE: u64 = (MAX_PAYLOAD - (64 << 20)) as u64;
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

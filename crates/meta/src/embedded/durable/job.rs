@@ -14,7 +14,7 @@ use crate::embedded::engine::EngineError;
 use crate::embedded::history::Change;
 use crate::kv::{KeyRange, KeyValue, Revision};
 
-/// Keys read under one lock, and held in memory before they are written.
+/// Keys read under one lock; they are written after it.
 const KEYS_PER_TURN: usize = 64;
 
 /// Lets at most one base be written at a time, and the closing of the store wait for it.
@@ -89,25 +89,22 @@ impl BaseJob {
             if touched.insert(&event.kv.key)
                 && let Some(before) = &event.prev
             {
-                base.add(before);
+                base.add(before)?;
             }
         }
         let mut after = None;
+        let mut some: Vec<Arc<KeyValue>> = Vec::with_capacity(KEYS_PER_TURN);
         loop {
             if self.turn.stop.load(Ordering::SeqCst) {
                 return Ok(false);
             }
-            let mut add = |kv: &Arc<KeyValue>| {
-                if !touched.contains(&kv.key) {
-                    base.add(kv);
-                }
-            };
             after = {
                 let state = shared.state().map_err(|error| EngineError::Failed(error.to_string()))?;
                 let at = self.undone.revision;
-                state.tree.visit_from(&KeyRange::all(), after.as_ref(), KEYS_PER_TURN, at, &mut add)
+                let mut gather = |kv: &Arc<KeyValue>| some.push(kv.clone());
+                state.tree.visit_from(&KeyRange::all(), after.as_ref(), KEYS_PER_TURN, at, &mut gather)
             };
-            base.write_some()?;
+            some.drain(..).filter(|kv| !touched.contains(&kv.key)).try_for_each(|kv| base.add(&kv))?;
             if after.is_none() {
                 return Ok(true);
             }

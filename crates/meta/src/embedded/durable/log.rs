@@ -133,7 +133,7 @@ impl LogFile {
         let settle = || {
             if let Some(until) = scan.torn_until {
                 file.write_all_at(&vec![0; until - scan.end], scan.end as u64)?;
-            } else if let Some(last) = scan.frames.last().filter(|frame| frame.kind != Kind::Mark) {
+            } else if let Some(last) = scan.frames.last() {
                 file.write_all_at(&content[last.bytes.clone()], last.bytes.start as u64)?;
             }
             file.sync()

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use capstan_disk::{Disk, Lock};
 
 use self::frame::Kind;
+pub use self::frame::MAX_CHANGE;
 use self::job::Turn;
 pub use self::job::{BaseJob, Written};
 use self::log::{LogFile, LogHead};

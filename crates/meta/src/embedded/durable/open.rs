@@ -166,10 +166,7 @@ fn write_base(disk: &dyn Disk, dir: &Path, contents: &Contents) -> Result<(), En
         beside: contents.beside.clone(),
     };
     let mut base = BaseWriter::begin(disk, dir, &head)?;
-    for kv in &contents.keys {
-        base.add(kv);
-        base.write_some()?;
-    }
+    contents.keys.iter().try_for_each(|kv| base.add(kv))?;
     base.finish().map(drop)
 }
 
