@@ -16,8 +16,6 @@ pub struct Compaction {
     keep_revisions: u64,
     /// Bytes kept when the store compacts by itself; zero: any number.
     keep_bytes: u64,
-    /// A base is being written: what it reads must stay in memory.
-    pinned: bool,
 }
 
 impl Compaction {
@@ -28,7 +26,7 @@ impl Compaction {
             (0, most) => most,
             (wanted, most) => wanted.min(most),
         };
-        Compaction { compacted, keep_revisions: options.history, keep_bytes, pinned: false }
+        Compaction { compacted, keep_revisions: options.history, keep_bytes }
     }
 
     /// History before this may not be read.
@@ -49,11 +47,8 @@ impl Compaction {
     pub fn due_by_bytes(&self, history: &History) -> Option<Revision> {
         let keep = self.keep_bytes;
         let excess = keep > 0 && history.bytes() > keep + keep / SLACK as u64;
-        // While a base is written nothing leaves the memory; compacting further would not help.
-        if !excess || self.pinned {
-            return None;
-        }
-        history.newest(keep).filter(|target| *target > self.compacted)
+        let target = excess.then(|| history.newest(keep)).flatten();
+        target.filter(|target| *target > self.compacted)
     }
 
     /// Forbids reading before a revision; returns what was forbidden before.
@@ -72,21 +67,8 @@ impl Compaction {
         self.compacted = before;
     }
 
-    /// Keeps everything in memory that can be read now.
-    pub fn pin(&mut self) {
-        self.pinned = true;
-    }
-
-    /// Lets memory follow again.
-    pub fn unpin(&mut self) {
-        self.pinned = false;
-    }
-
     /// Drops some of what may go from memory. The compacted revision itself stays: a watch may begin there.
     pub fn trim(&mut self, shared: &Shared) -> Progress {
-        if self.pinned {
-            return Progress::Done;
-        }
         let Ok(mut state) = shared.state_mut() else { return Progress::Done };
         let mut trimmed = 0;
         while trimmed < TRIM_EVENTS {

@@ -3,7 +3,7 @@
 //! The writer adds versions above the visible revision before they are durable; readers name the revision that they
 //! read at and never see those. So one structure serves both, and nothing is copied to be read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -19,8 +19,17 @@ type Versions = SmallVec<[Arc<KeyValue>; 1]>;
 #[derive(Debug, Default)]
 pub struct Tree {
     keys: BTreeMap<Bytes, Versions>,
-    /// About how much memory all versions keep.
+    /// About how much memory all versions keep, without those that only a base needs.
     bytes: u64,
+    pin: Option<Pin>,
+}
+
+/// What must stay readable at one revision while a base is written, whatever is compacted meanwhile.
+#[derive(Debug)]
+struct Pin {
+    at: Revision,
+    /// Keys whose first version is kept for it only.
+    kept: HashSet<Bytes>,
 }
 
 impl Tree {
@@ -28,7 +37,7 @@ impl Tree {
     pub fn from_versions(kvs: Vec<Arc<KeyValue>>) -> Tree {
         let bytes = kvs.iter().map(|kv| kv.cost()).sum();
         let pairs = kvs.into_iter().map(|kv| (kv.key.clone(), Versions::from_buf([kv])));
-        Tree { keys: pairs.collect(), bytes }
+        Tree { keys: pairs.collect(), bytes, pin: None }
     }
 
     /// The version of a key that was live at a revision.
@@ -95,12 +104,26 @@ impl Tree {
         }
     }
 
-    /// Drops the versions of a key that no read at `at` or later can see, and the key with them if nothing is left.
+    /// Drops the versions of a key that no read at `at` or later can see, and the key with them if nothing is left. What can
+    /// be seen at a pinned revision stays.
     pub fn compact(&mut self, key: &[u8], at: Revision) {
         let Some(versions) = self.keys.get_mut(key) else { return };
-        let newest_at = versions.partition_point(|kv| kv.mod_revision <= at).saturating_sub(1);
-        self.bytes -= versions.drain(..newest_at).map(|kv| kv.cost()).sum::<u64>();
-        if versions.first().is_some_and(|kv| kv.is_tombstone() && kv.mod_revision <= at) {
+        let mut newest_at = versions.partition_point(|kv| kv.mod_revision <= at).saturating_sub(1);
+        let mut first = 0;
+        if let Some(pin) = &mut self.pin {
+            let read = versions.partition_point(|kv| kv.mod_revision <= pin.at).checked_sub(1);
+            if let Some(read) = read.filter(|read| *read < newest_at && !versions[*read].is_tombstone()) {
+                self.bytes -= versions.drain(..read).map(|kv| kv.cost()).sum::<u64>();
+                newest_at -= read;
+                first = 1;
+                if pin.kept.insert(versions[0].key.clone()) {
+                    self.bytes -= versions[0].cost();
+                }
+            }
+        }
+        self.bytes -= versions.drain(first..newest_at).map(|kv| kv.cost()).sum::<u64>();
+        // A deletion behind a version that stays hides that one from readers.
+        if first == 0 && is_gone(versions, at) {
             self.bytes -= versions.remove(0).cost();
         }
         versions.shrink_to_fit();
@@ -109,7 +132,28 @@ impl Tree {
         }
     }
 
-    /// About how much memory all versions keep.
+    /// Keeps what lived at a revision until [`Tree::unpin`], beside what may be read. It is not counted: it is at most what
+    /// lived then.
+    pub fn pin(&mut self, at: Revision) {
+        self.pin = Some(Pin { at, kept: HashSet::new() });
+    }
+
+    /// Drops what was kept for the pinned revision only; `compacted` is where reading begins.
+    pub fn unpin(&mut self, compacted: Revision) {
+        for key in self.pin.take().map(|pin| pin.kept).unwrap_or_default() {
+            let Some(versions) = self.keys.get_mut(&key) else { continue };
+            versions.remove(0);
+            if is_gone(versions, compacted) {
+                self.bytes -= versions.remove(0).cost();
+            }
+            versions.shrink_to_fit();
+            if versions.is_empty() {
+                self.keys.remove(&key);
+            }
+        }
+    }
+
+    /// About how much memory all versions keep, without those that only a base needs.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -121,6 +165,11 @@ impl Tree {
     }
 }
 
+/// Whether the oldest version is a deletion that no reader needs any more.
+fn is_gone(versions: &Versions, compacted: Revision) -> bool {
+    versions.first().is_some_and(|kv| kv.is_tombstone() && kv.mod_revision <= compacted)
+}
+
 /// The version that was the newest at a revision, unless it was a deletion.
 fn live_at(versions: &Versions, at: Revision) -> Option<&Arc<KeyValue>> {
     let newest = versions.iter().rev().find(|kv| kv.mod_revision <= at)?;
@@ -129,6 +178,8 @@ fn live_at(versions: &Versions, at: Revision) -> Option<&Arc<KeyValue>> {
 
 #[cfg(test)]
 mod tests {
+    use rand::RngExt as _;
+
     use super::*;
 
     fn version(key: &'static str, revision: i64) -> Arc<KeyValue> {
@@ -193,6 +244,55 @@ mod tests {
         tree.compact(b"a", Revision(4));
         tree.compact(b"b", Revision(5));
         assert_eq!(tree.len(), 1);
+    }
+
+    /// Random lives with and without a pin: what may be read is the same, what was pinned stays, and nothing is left of it.
+    #[test]
+    fn a_pinned_revision_stays_readable_and_leaves_nothing() {
+        const KEYS: [&str; 4] = ["a", "b", "c", "d"];
+        capstan_testkit::seed::seeds(100, |seed| {
+            let mut rng = capstan_testkit::seed::rng(seed);
+            let (mut pinned, mut plain) = (Tree::default(), Tree::default());
+            let (mut head, mut compacted) = (1, 1);
+            let mut pin: Option<(i64, Vec<Option<Arc<KeyValue>>>)> = None;
+            let compact_all = |tree: &mut Tree, at| {
+                KEYS.iter().for_each(|key| tree.compact(key.as_bytes(), Revision(at)));
+            };
+            let read = |tree: &Tree, at| KEYS.map(|key| tree.get(key.as_bytes(), Revision(at)).cloned());
+            for _ in 0..60 {
+                head += 1;
+                let key = KEYS[rng.random_range(0..KEYS.len())];
+                let lives = plain.get(key.as_bytes(), Revision(head)).is_some();
+                let kv = if lives && rng.random_bool(0.4) { deletion(key, head) } else { version(key, head) };
+                [&mut pinned, &mut plain].into_iter().for_each(|tree| tree.push(kv.clone()));
+                if rng.random_bool(0.3) {
+                    compacted = rng.random_range(compacted..=head);
+                    compact_all(&mut pinned, compacted);
+                    compact_all(&mut plain, compacted);
+                }
+                match &pin {
+                    None if rng.random_bool(0.1) => {
+                        pinned.pin(Revision(compacted));
+                        pin = Some((compacted, read(&pinned, compacted).to_vec()));
+                    }
+                    Some((at, before)) => {
+                        assert_eq!(read(&pinned, *at).to_vec(), *before, "what the base reads has changed");
+                        if rng.random_bool(0.1) {
+                            pinned.unpin(Revision(compacted));
+                            pin = None;
+                        }
+                    }
+                    None => {}
+                }
+                (compacted..=head).for_each(|at| assert_eq!(read(&pinned, at), read(&plain, at)));
+            }
+            pinned.unpin(Revision(compacted));
+            compact_all(&mut pinned, compacted);
+            compact_all(&mut plain, compacted);
+            assert_eq!((pinned.len(), pinned.bytes()), (plain.len(), plain.bytes()));
+            let counted: u64 = pinned.keys.values().flatten().map(|kv| kv.cost()).sum();
+            assert_eq!(counted, pinned.bytes());
+        });
     }
 
     #[test]

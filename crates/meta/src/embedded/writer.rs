@@ -409,7 +409,7 @@ impl Writer {
             return None;
         }
         let engine = self.engine.as_mut()?;
-        let state = self.shared.state().ok()?;
+        let mut state = self.shared.state_mut().ok()?;
         let compacted = state.compacted;
         // The tree can be read at the compacted revision, and a watch may begin there: the base is what was before it.
         let undone = state.history.from(compacted, 1).next().filter(|change| change.revision == compacted)?;
@@ -417,16 +417,24 @@ impl Writer {
         if !engine.base_due(need, revision) {
             return None;
         }
+        let undone = undone.clone();
         let leases = self.lessor.granted();
         let beside = Beside { users: self.users.clone(), alarm: self.shared.has_alarm() };
-        let job = engine.begin_base(Base { revision, compacted, undone: undone.clone(), leases, beside })?;
-        self.compaction.pin();
+        let job = engine.begin_base(Base { revision, compacted, undone, leases, beside })?;
+        state.tree.pin(compacted);
         Some(job)
     }
 
-    /// What became of a base.
-    pub fn finish_base(&mut self, outcome: Result<Option<Written>, EngineError>) -> Result<()> {
-        self.compaction.unpin();
+    /// What became of a base. The next one can be begun when this returns, not before.
+    pub fn finish_base(
+        &mut self,
+        _job: BaseJob,
+        outcome: Result<Option<Written>, EngineError>,
+    ) -> Result<()> {
+        if let Ok(mut state) = self.shared.state_mut() {
+            let compacted = state.compacted;
+            state.tree.unpin(compacted);
+        }
         match (outcome, self.engine.as_mut()) {
             (Ok(Some(written)), Some(engine)) => engine.finish_base(written),
             (Ok(_), _) => {}
@@ -453,17 +461,12 @@ impl Writer {
         self.shared.fail(error);
     }
 
-    fn defragment(&mut self) -> Result<()> {
-        let Some(job) = self.begin_base(Need::Now) else { return self.shared.failure().map_or(Ok(()), Err) };
-        let outcome = job.run(&self.shared);
-        self.finish_base(outcome)
-    }
-
     fn alone(&mut self, command: Alone) -> Served {
         match command {
-            Alone::Defragment(reply) => {
-                reply.send(self.defragment()).ok();
-            }
+            Alone::Defragment(reply) => match self.begin_base(Need::Now) {
+                Some(job) => return Served::Base { job, reply },
+                None => drop(reply.send(self.shared.failure().map_or(Ok(()), Err))),
+            },
             Alone::Present(reply) => {
                 let (revision, leases) = (self.shared.visible(), self.lessor.granted());
                 let present = Present { revision, leases, users: self.users.clone() };
@@ -488,12 +491,18 @@ impl Writer {
 }
 
 /// What became of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
     /// It was carried out.
     Group {
         /// How many commands were in it.
         commands: usize,
+    },
+    /// It was carried out, and a base is to be written for a caller: it takes long, and needs the writer only at its end.
+    Base {
+        /// To be run and handed back to [`Writer::finish_base`].
+        job: BaseJob,
+        /// The caller.
+        reply: Reply<()>,
     },
     /// The store was closed.
     Closed,

@@ -33,7 +33,8 @@ impl Turn {
     }
 }
 
-/// A base to be written: on any thread, without the writer. The tree must keep what lived at its revision meanwhile.
+/// A base to be written: on any thread, without the writer. The tree must keep what lived at its revision meanwhile. As long
+/// as it lives no other is begun: the number of the next one is known only when this one is finished.
 #[derive(Debug)]
 pub struct BaseJob {
     disk: Arc<dyn Disk>,
@@ -67,7 +68,7 @@ impl BaseJob {
     }
 
     /// Writes it. `Ok(None)`: the store is being closed.
-    pub fn run(self, shared: &Shared) -> Result<Option<Written>, EngineError> {
+    pub fn run(&self, shared: &Shared) -> Result<Option<Written>, EngineError> {
         let _writing = self.turn.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut base = BaseWriter::begin(&*self.disk, &self.dir, &self.head)?;
         let written = match self.write_all(&mut base, shared) {
@@ -86,6 +87,9 @@ impl BaseJob {
     fn write_all(&self, base: &mut BaseWriter<'_>, shared: &Shared) -> Result<bool, EngineError> {
         let mut touched: HashSet<&Bytes> = HashSet::new();
         for event in &self.undone.events {
+            if self.turn.stop.load(Ordering::SeqCst) {
+                return Ok(false);
+            }
             if touched.insert(&event.kv.key)
                 && let Some(before) = &event.prev
             {

@@ -141,7 +141,8 @@ impl Durable {
     /// Removes the files before the base. What stays for now is removed at the next opening.
     fn remove_superfluous(&mut self, former_base: u64) {
         let needed = self.log_from(self.base.revision);
-        let mut files = vec![self.dir.join(names::base(former_base))];
+        let former = Some(former_base).filter(|number| *number < self.base.number);
+        let mut files: Vec<_> = former.map(|number| self.dir.join(names::base(number))).into_iter().collect();
         while let Some(file) = self.sealed.front().copied().filter(|file| file.number < needed) {
             files.push(self.dir.join(names::log(file.number)));
             self.sealed.pop_front();
