@@ -19,14 +19,14 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::backoff::Backoff;
-use crate::clock;
+use crate::clock::{self, Moment};
 use crate::error::{MetaError, Result};
 use crate::kv::LeaseId;
 use crate::record::Key;
 use crate::store::Store;
 use crate::task::OwnedTask;
 pub use claim::Taken;
-use lease::{Act, Heard, Keeping, Sent};
+use lease::{Act, Heard, Keeping};
 use register::{Registrar, Wishes};
 
 /// How a session is kept.
@@ -282,7 +282,7 @@ impl Keeper {
     }
 
     async fn grant(&self) -> Heard {
-        let sent_at = Sent::now();
+        let sent_at = Moment::now();
         match self.within(self.store.lease_grant(self.options.ttl, LeaseId::NONE)).await {
             Ok(lease) => Heard::Granted { lease: lease.id, ttl: lease.ttl, sent_at },
             Err(error) => {
@@ -293,7 +293,7 @@ impl Keeper {
     }
 
     async fn renew(&self, lease: LeaseId) -> Heard {
-        let sent_at = Sent::now();
+        let sent_at = Moment::now();
         match self.within(self.store.lease_keep_alive(lease)).await {
             Ok(ttl) => Heard::Renewed { ttl, sent_at },
             Err(MetaError::LeaseNotFound) => {

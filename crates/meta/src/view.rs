@@ -22,10 +22,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::time::Instant;
 
 pub use snapshot::{Change, Delta, Snapshot};
 
+use crate::clock::Moment;
 use crate::error::{MetaError, Result};
 use crate::kv::{KeyRange, Revision};
 use crate::latest;
@@ -108,7 +108,7 @@ struct Shared {
     /// The highest revision that anybody waits for.
     wanted: latest::Sender<Revision>,
     /// When the store last proved that the snapshot was complete.
-    proven_at: Mutex<Instant>,
+    proven_at: Mutex<Moment>,
 }
 
 /// The view does not show the revision that was waited for.
@@ -158,7 +158,7 @@ impl View {
         self.wait_for(newest, within).await.map_err(|behind| MetaError::Unavailable(behind.to_string()))
     }
 
-    /// How long ago the store proved that the snapshot was complete.
+    /// How long ago the store proved that the snapshot was complete; the time in which the machine was suspended counts.
     #[must_use]
     pub fn staleness(&self) -> Duration {
         self.shared.proven_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed()

@@ -5,24 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::SessionState;
-use crate::clock;
+use crate::clock::Moment;
 use crate::kv::LeaseId;
-
-/// When a request was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sent {
-    pub(super) at: Instant,
-    /// How long the machine had been suspended by then, in all.
-    pub(super) suspended: Duration,
-}
-
-impl Sent {
-    pub(super) fn now() -> Sent {
-        // In this order: a suspension between the two counts as one after them.
-        let suspended = clock::suspended();
-        Sent { at: Instant::now(), suspended }
-    }
-}
 
 /// What is known about the process's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +14,7 @@ pub(super) enum Keeping {
     /// There is none.
     Nothing,
     /// It lives for `ttl` from some moment after `sent_at`.
-    Lease { lease: LeaseId, ttl: Duration, sent_at: Sent },
+    Lease { lease: LeaseId, ttl: Duration, sent_at: Moment },
 }
 
 /// What the store said.
@@ -39,11 +23,11 @@ pub(super) enum Heard {
     Granted {
         lease: LeaseId,
         ttl: Duration,
-        sent_at: Sent,
+        sent_at: Moment,
     },
     Renewed {
         ttl: Duration,
-        sent_at: Sent,
+        sent_at: Moment,
     },
     /// There is no such lease.
     Gone,
@@ -99,8 +83,8 @@ mod tests {
 
     const SUSPENDED: Duration = Duration::from_secs(50);
 
-    fn sent(at: Instant) -> Sent {
-        Sent { at, suspended: SUSPENDED }
+    fn sent(at: Instant) -> Moment {
+        Moment { at, suspended: SUSPENDED }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::pulse::{Need, Pulse, Rhythm};
 use super::tree::{Entry, Tree};
 use super::{Shared, Snapshot, ViewOptions};
 use crate::backoff::Backoff;
+use crate::clock::Moment;
 use crate::error::{MetaError, Remedy, Result};
 use crate::kv::{KeyRange, KeyValue, Revision};
 use crate::latest;
@@ -62,7 +63,7 @@ impl Follower {
     ) -> Result<Follower> {
         let mut backoff = Backoff::new(options.retry.0, options.retry.1, options.seed);
         let (listed_at, revision, kvs) = loop {
-            let asked_at = Instant::now();
+            let asked_at = Moment::now();
             match list(&store, &ranges, &options).await {
                 Ok((revision, kvs)) => break (asked_at, revision, kvs),
                 Err(error) if matches!(error.remedy(), Remedy::Reject | Remedy::Report) => return Err(error),
@@ -183,15 +184,15 @@ impl Follower {
         self.published.set(revision);
     }
 
-    fn prove(&self, at: Instant) {
+    fn prove(&self, at: Moment) {
         let mut proven_at = self.shared.proven_at.lock().unwrap_or_else(PoisonError::into_inner);
         *proven_at = at.max(*proven_at);
     }
 
     async fn ask_for_progress(&self, merge: &Merge, lanes: &mut [Lane]) -> Result<()> {
-        let now = Instant::now();
+        let now = Moment::now();
         for (at, lane) in lanes.iter_mut().enumerate() {
-            if lane.pulse.ask_at(self.need(merge, at)) <= now {
+            if lane.pulse.ask_at(self.need(merge, at)) <= now.at {
                 let asking = lane.stream.request_progress();
                 timeout(self.options.answer_within, asking).await.map_err(|_| no_answer())??;
                 lane.pulse.asked(now);
@@ -229,7 +230,7 @@ impl Follower {
         let shown = self.shared.current.load_full();
         tracing::info!(reason, revision = %shown.revision, "view lists anew");
         loop {
-            let asked_at = Instant::now();
+            let asked_at = Moment::now();
             match list(&self.store, &self.ranges, &self.options).await {
                 Ok((revision, kvs)) => {
                     if revision < shown.revision {

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::clock::Moment;
+
 /// While the watch holds others up, it is asked again this soon after an answer: a view of several ranges then lags by
 /// little more than a round trip.
 const ASK_LAGGING: Duration = Duration::from_millis(5);
@@ -40,9 +42,9 @@ pub(super) struct Pulse {
     alive: bool,
     asked_at: Option<Instant>,
     /// The first question since the last answer.
-    unanswered_since: Option<Instant>,
+    unanswered_since: Option<Moment>,
     /// The newest moment of which it is proven that the watch was complete.
-    proven_at: Option<Instant>,
+    proven_at: Option<Moment>,
 }
 
 impl Pulse {
@@ -74,7 +76,7 @@ impl Pulse {
 
     /// When it is broken if nothing is heard until then.
     pub(super) fn broken_at(&self) -> Option<Instant> {
-        self.unanswered_since.map(|since| since.max(self.heard_at) + self.rhythm.answer_within)
+        self.unanswered_since.map(|since| since.at.max(self.heard_at) + self.rhythm.answer_within)
     }
 
     /// Whether it was asked and never brought anything at all since it was opened.
@@ -82,8 +84,8 @@ impl Pulse {
         !self.alive && self.unanswered_since.is_some()
     }
 
-    pub(super) fn asked(&mut self, now: Instant) {
-        self.asked_at = Some(now);
+    pub(super) fn asked(&mut self, now: Moment) {
+        self.asked_at = Some(now.at);
         self.unanswered_since.get_or_insert(now);
     }
 
@@ -99,7 +101,7 @@ impl Pulse {
         self.proven_at = self.unanswered_since.take().or(self.proven_at);
     }
 
-    pub(super) fn proven_at(&self) -> Option<Instant> {
+    pub(super) fn proven_at(&self) -> Option<Moment> {
         self.proven_at
     }
 }
@@ -114,6 +116,10 @@ mod tests {
         ask_awaited: Duration::from_millis(100),
     };
 
+    fn moment(at: Instant) -> Moment {
+        Moment { at, suspended: Duration::from_secs(50) }
+    }
+
     #[test]
     fn a_quiet_watch_is_asked_and_then_given_up() {
         let start = Instant::now();
@@ -121,15 +127,15 @@ mod tests {
         assert_eq!(pulse.ask_at(Need::Heartbeat), start + RHYTHM.heartbeat);
         assert_eq!(pulse.broken_at(), None);
         let asked = start + RHYTHM.heartbeat;
-        pulse.asked(asked);
-        pulse.asked(asked + RHYTHM.ask_awaited);
+        pulse.asked(moment(asked));
+        pulse.asked(moment(asked + RHYTHM.ask_awaited));
         assert_eq!(pulse.broken_at(), Some(asked + RHYTHM.answer_within));
         assert_eq!(pulse.proven_at(), None);
         assert!(pulse.is_mute());
         pulse.answered(asked + RHYTHM.ask_awaited);
-        assert_eq!(pulse.proven_at(), Some(asked), "proof as of the first question");
+        assert_eq!(pulse.proven_at(), Some(moment(asked)), "proof as of the first question");
         assert_eq!(pulse.broken_at(), None);
-        pulse.asked(asked + RHYTHM.heartbeat);
+        pulse.asked(moment(asked + RHYTHM.heartbeat));
         assert!(!pulse.is_mute(), "it has answered before");
     }
 
@@ -143,14 +149,14 @@ mod tests {
         busy(&mut pulse, start);
         let asked = start + RHYTHM.heartbeat;
         assert_eq!((pulse.ask_at(Need::Heartbeat), pulse.proven_at()), (asked, None));
-        pulse.asked(asked);
+        pulse.asked(moment(asked));
         busy(&mut pulse, asked);
         assert_eq!(pulse.ask_at(Need::Heartbeat), asked + RHYTHM.heartbeat);
         assert_eq!(pulse.proven_at(), None, "what came may be older than the question");
         let last = asked + Duration::from_secs(5);
         assert_eq!(pulse.broken_at(), Some(last + RHYTHM.answer_within), "it is alive");
         pulse.answered(last);
-        assert_eq!((pulse.proven_at(), pulse.broken_at()), (Some(asked), None));
+        assert_eq!((pulse.proven_at(), pulse.broken_at()), (Some(moment(asked)), None));
     }
 
     #[test]
@@ -158,7 +164,7 @@ mod tests {
         let start = Instant::now();
         let mut pulse = Pulse::new(RHYTHM, start);
         assert_eq!(pulse.ask_at(Need::Awaited), start);
-        pulse.asked(start);
+        pulse.asked(moment(start));
         assert_eq!(pulse.ask_at(Need::Awaited), start + RHYTHM.ask_awaited);
         assert_eq!(pulse.ask_at(Need::Lagging), start + RHYTHM.ask_awaited, "it has not answered");
         pulse.answered(start);
