@@ -273,9 +273,17 @@ impl Embedded {
         self.ask(|reply| Command::Write(op, reply)).await
     }
 
-    /// Reads in chunks, at one revision, so that a long read does not hold up the writer.
+    /// Reads in chunks, at one revision, so that a long read does not hold up the writer. Whoever asks for the newest
+    /// revision gets it: if that is compacted on the way, everything is read at once.
     fn read(&self, range: &Range) -> Result<RangeResult> {
         check::check_range(range)?;
+        match self.read_chunks(range, READ_CHUNK) {
+            Err(MetaError::Compacted { .. }) if range.revision.0 <= 0 => self.read_chunks(range, usize::MAX),
+            outcome => outcome,
+        }
+    }
+
+    fn read_chunks(&self, range: &Range, chunk: usize) -> Result<RangeResult> {
         let mut collector = read::Collector::new(range);
         let mut after: Option<Bytes> = None;
         let mut at = Revision::ZERO;
@@ -287,9 +295,8 @@ impl Embedded {
             } else if at < state.compacted {
                 return Err(MetaError::Compacted { oldest: state.compacted });
             }
-            after = state
-                .tree
-                .visit_from(&range.keys, after.as_ref(), READ_CHUNK, at, &mut |kv| collector.add(kv));
+            after =
+                state.tree.visit_from(&range.keys, after.as_ref(), chunk, at, &mut |kv| collector.add(kv));
             if after.is_none() {
                 let head = if range.revision.0 > 0 { state.visible } else { at };
                 return Ok(collector.finish(head));
