@@ -297,7 +297,7 @@ mod tests {
         let disk = SimDisk::new();
         let desk = on_disk(&disk).await;
         {
-            let mut room = desk.enter().unwrap();
+            let mut room = desk.wait_and_enter().unwrap();
             let job = room.writer.begin_base(Need::Now).unwrap();
             let outcome = job.run(&desk.shared);
             assert!(room.writer.begin_base(Need::Now).is_none(), "two bases at a time");
@@ -322,12 +322,12 @@ mod tests {
             asked(&desk, |reply| Command::Write(put(n), reply)).await;
         }
         asked(&desk, |reply| Command::Compact(Revision(40), reply)).await;
-        let job = desk.enter().unwrap().writer.begin_base(Need::Now).unwrap();
+        let job = desk.wait_and_enter().unwrap().writer.begin_base(Need::Now).unwrap();
         for n in 0..2000 {
             asked(&desk, |reply| Command::Write(put((n % 250) as u8), reply)).await;
         }
         let outcome = job.run(&desk.shared);
-        desk.enter().unwrap().writer.finish_base(job, outcome).unwrap();
+        desk.wait_and_enter().unwrap().writer.finish_base(job, outcome).unwrap();
         asked(&desk, |reply| Command::Write(put(7), reply)).await;
         let newest = |writer: &Writer| {
             let mut found = Vec::new();
@@ -336,7 +336,7 @@ mod tests {
             assert!(state.tree.bytes() <= quota_bytes, "{} bytes", state.tree.bytes());
             found
         };
-        let before = newest(&desk.enter().unwrap().writer);
+        let before = newest(&desk.wait_and_enter().unwrap().writer);
         let again = open(disk.crash());
         assert_eq!((again.head, newest(&again)), (Revision(2052), before));
     }
