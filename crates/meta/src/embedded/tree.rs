@@ -132,9 +132,10 @@ impl Tree {
         }
     }
 
-    /// Keeps what lived at a revision until [`Tree::unpin`], beside what may be read. It is not counted: it is at most what
-    /// lived then.
+    /// Keeps what lived at a revision until [`Tree::unpin`], beside what may be read from it on. It is not counted: it is at
+    /// most what lived then.
     pub fn pin(&mut self, at: Revision) {
+        self.unpin(at);
         self.pin = Some(Pin { at, kept: HashSet::new() });
     }
 

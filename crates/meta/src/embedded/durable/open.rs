@@ -10,7 +10,7 @@ use std::time::Duration;
 use capstan_disk::{Disk, Lock};
 
 use super::base::{self, BaseHead, BaseWriter};
-use super::frame::Kind;
+use super::frame::{HEADER, Kind};
 use super::log::{FoundLog, LogFile, LogHead, failed, named};
 use super::names::{self, Listing};
 use super::{BaseFacts, Durable, Sealed, legacy, shown};
@@ -140,19 +140,28 @@ fn begin_log(disk: &dyn Disk, dir: &Path, limit: u64, cluster_id: u64) -> Result
     LogFile::create(disk, dir, head, limit).map(drop)
 }
 
+/// Bytes of imported history in one group: few large ones, because each is a sync, and none that is too large to be read.
+const IMPORT_BYTES: usize = 1 << 20;
+
 /// Writes history into a log that has none.
 fn fill_log(disk: &dyn Disk, dir: &Path, history: &[Logged]) -> Result<(), EngineError> {
     let (file, content, head) = LogFile::read(disk, dir, FIRST)?;
     let scan = LogFile::scan(dir, &content, head)?;
     let mut log = LogFile::resume(file, &content, head, &scan, (dir, u64::MAX))?;
-    // Few large groups: each is a sync.
-    for (group, some) in (head.first_group..).zip(history.chunks(1000)) {
-        let mut frame = super::frame::begin(64 * 1024);
-        some.iter().for_each(|logged| codec::put_logged(&mut frame, logged));
+    let mut group = head.first_group;
+    let mut write = |mut frame: Vec<u8>| {
         log.seal(&mut frame, Kind::Group, group);
-        log.append(&frame, dir)?;
+        group += 1;
+        log.append(&frame, dir)
+    };
+    let mut frame = super::frame::begin(IMPORT_BYTES);
+    for logged in history {
+        codec::put_logged(&mut frame, logged);
+        if frame.len() >= IMPORT_BYTES {
+            write(std::mem::replace(&mut frame, super::frame::begin(IMPORT_BYTES)))?;
+        }
     }
-    Ok(())
+    if frame.len() > HEADER { write(frame) } else { Ok(()) }
 }
 
 fn write_base(disk: &dyn Disk, dir: &Path, contents: &Contents) -> Result<(), EngineError> {
