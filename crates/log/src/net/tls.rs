@@ -32,9 +32,7 @@ impl Tls {
     /// Reads a certificate chain, its key and the authority of all holders, all in PEM. The certificate must be valid
     /// for servers and clients and have the holder's id among its DNS names.
     pub fn from_pem(chain: &[u8], key: &[u8], authority: &[u8]) -> io::Result<Tls> {
-        let mut server = tls::server(chain, key, Some(authority))?;
-        // A link only writes: session tickets would stay in its socket forever.
-        server.send_tls13_tickets = 0;
+        let server = tls::server(chain, key, Some(authority))?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -42,7 +40,16 @@ impl Tls {
             .with_root_certificates(tls::authority(authority)?)
             .with_client_auth_cert(tls::certificates(chain)?, tls::private_key(key)?)
             .map_err(invalid)?;
-        Ok(Tls { server: Arc::new(server), client: Arc::new(client) })
+        Ok(Tls::new(server, client))
+    }
+
+    /// With configurations of both sides, such as ones whose certificate is renewed while they are used. The server's must
+    /// require certificates of clients.
+    #[must_use]
+    pub fn new(mut server: ServerConfig, client: ClientConfig) -> Tls {
+        // A link only writes: session tickets would stay in its socket forever.
+        server.send_tls13_tickets = 0;
+        Tls { server: Arc::new(server), client: Arc::new(client) }
     }
 
     /// Accepts a connection with a certificate.

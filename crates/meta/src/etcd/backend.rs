@@ -142,7 +142,7 @@ impl Backend for Etcd {
 
     /// A snapshot of all of etcd: its format knows no prefixes.
     async fn snapshot(&self) -> Result<mpsc::Receiver<Result<Bytes>>> {
-        let options = &self.link.options;
+        let options = &self.link.options();
         // On a connection of its own: it would starve whatever shares one with it.
         let client = dial(options, &options.endpoints).await?;
         let opening = async { client.maintenance_client().snapshot().await };
@@ -169,7 +169,7 @@ impl Backend for Etcd {
 
     /// One member after the other: each is busy with itself for the time.
     async fn defragment(&self) -> Result<()> {
-        let options = &self.link.options;
+        let options = &self.link.options();
         for endpoint in &options.endpoints {
             let client = dial(options, std::slice::from_ref(endpoint)).await?;
             let defragmenting = async { client.maintenance_client().defragment().await };

@@ -63,7 +63,7 @@ impl Link {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => Failure::of(error),
                 Err(_) => {
-                    self.calls.abandon(&client, &self.options).await;
+                    self.calls.abandon(&client, &self.options()).await;
                     return Err(Failure::Broken(format!("no answer within {patience:?}")));
                 }
             };

@@ -27,6 +27,12 @@ impl Connection {
         self.client.load_full()
     }
 
+    /// Puts a new client in the place of the present one. Calls under way on the old one go on.
+    pub(super) async fn renew(&self, options: &EtcdOptions) -> Result<()> {
+        self.client.store(Arc::new(dial(options, &options.endpoints).await?));
+        Ok(())
+    }
+
     /// Puts a new client in the place of one that does not answer, unless somebody already did. Calls under way on the
     /// old one go on.
     pub(super) async fn abandon(&self, dead: &Arc<Client>, options: &EtcdOptions) {

@@ -26,6 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 
 use crate::error::Result;
@@ -194,9 +195,32 @@ impl fmt::Debug for Etcd {
     }
 }
 
+/// Replaces the certificates of a store's connections while it is used.
+#[derive(Clone)]
+pub struct TlsRenewal(std::sync::Weak<Link>);
+
+impl fmt::Debug for TlsRenewal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsRenewal")
+    }
+}
+
+impl TlsRenewal {
+    /// Uses these certificates for new calls and watches. Those under way go on over the connections that they have.
+    pub async fn renew(&self, tls: EtcdTls) -> Result<()> {
+        let Some(link) = self.0.upgrade() else { return Ok(()) };
+        link.tls.store(Some(Arc::new(tls)));
+        let options = link.options();
+        link.calls.renew(&options).await?;
+        link.watches.renew(&options).await
+    }
+}
+
 /// The connections, shared by the store and its watches.
 struct Link {
     options: EtcdOptions,
+    /// In the place of the certificates in the options, once they were renewed.
+    tls: ArcSwapOption<EtcdTls>,
     prefix: Prefix,
     /// For everything that is answered once.
     calls: Connection,
@@ -212,13 +236,29 @@ impl Etcd {
         let calls = Connection::open(&options).await?;
         let watches = Connection::open(&options).await?;
         let prefix = Prefix::new(&options.prefix);
-        let link = Arc::new(Link { options, prefix, calls, watches, version: ServerVersion::default() });
+        let (tls, version) = (ArcSwapOption::empty(), ServerVersion::default());
+        let link = Arc::new(Link { options, tls, prefix, calls, watches, version });
         link.learn_version().await?;
         Ok(Etcd { link })
+    }
+
+    /// A way to replace the certificates of the connections.
+    #[must_use]
+    pub fn tls_renewal(&self) -> TlsRenewal {
+        TlsRenewal(Arc::downgrade(&self.link))
     }
 }
 
 impl Link {
+    /// The options for a new connection.
+    fn options(&self) -> EtcdOptions {
+        let mut options = self.options.clone();
+        if let Some(tls) = self.tls.load_full() {
+            options.tls = Some(EtcdTls::clone(&tls));
+        }
+        options
+    }
+
     /// Asks a server for its version and remembers the oldest one met.
     async fn learn_version(&self) -> Result<()> {
         let status = self.read(|client| async move { client.maintenance_client().status().await }).await?;

@@ -104,7 +104,7 @@ impl Wire {
         match tokio::time::timeout(patience, Wire::open(link, watch, assembler)).await {
             Ok(opened) => opened,
             Err(_) => {
-                link.watches.abandon(&client, &link.options).await;
+                link.watches.abandon(&client, &link.options()).await;
                 Err(Failure::Broken(format!("no watch within {patience:?}")))
             }
         }
@@ -168,7 +168,7 @@ impl Keeper {
                 Left::Failed(Failure::Unsent(text) | Failure::Broken(text)) => text,
                 Left::Failed(failure) => return self.end(failure).await,
                 Left::Silent => {
-                    self.link.watches.abandon(&wire.client, &self.link.options).await;
+                    self.link.watches.abandon(&wire.client, &self.link.options()).await;
                     "silence".to_owned()
                 }
             };

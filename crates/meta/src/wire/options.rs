@@ -88,9 +88,14 @@ impl fmt::Debug for Tls {
 impl Tls {
     /// Reads a certificate chain, its key and, to demand certificates from clients, their authority; all in PEM.
     pub fn from_pem(chain: &[u8], key: &[u8], client_authority: Option<&[u8]>) -> io::Result<Tls> {
-        let mut config = tls::server(chain, key, client_authority)?;
+        Ok(Tls::new(tls::server(chain, key, client_authority)?))
+    }
+
+    /// With a configuration, such as one whose certificate is renewed while it is used.
+    #[must_use]
+    pub fn new(mut config: rustls::ServerConfig) -> Tls {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Tls(Arc::new(config)))
+        Tls(Arc::new(config))
     }
 
     pub(super) fn acceptor(&self) -> tokio_rustls::TlsAcceptor {
