@@ -253,6 +253,6 @@ async fn read<K: Key>(store: &Store, key: &K) -> Result<Option<Stored<K::Record>
     Ok(store.read(key).await?)
 }
 
-fn event(actor: &str, action: &str, object: String) -> Event {
+pub(crate) fn event(actor: &str, action: &str, object: String) -> Event {
     Event::new(clock::since_epoch(), actor, action, object, "")
 }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use aws_lc_rs::digest;
 use capstan_control::keys::HostId;
 use rcgen::{CertificateParams, KeyPair};
+use serde::{Deserialize, Serialize};
 
 pub use authority::Authority;
 pub use describe::{Description, describe, describe_der};
@@ -27,6 +28,10 @@ pub const HOST_LIFE: Duration = Duration::from_secs(7 * 24 * 3600);
 pub const AUTHORITY_LIFE: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
 /// Most addresses of one host.
 pub const MAX_ADDRESSES: usize = 16;
+/// Certificates are valid from so long before they are made: clocks of machines differ.
+pub(crate) const CLOCK_SKEW: Duration = Duration::from_secs(300);
+/// Every host is reached by these from itself.
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 /// The services whose holders of logs have certificates by names of their own: `topics.HOST`.
 const HOLDERS: [&str; 2] = ["topics", "docs"];
 
@@ -54,7 +59,7 @@ pub enum CertError {
 pub struct HostNames {
     /// The host. Its certificate is valid for its name and for those of its holders of logs.
     pub host: HostId,
-    /// The addresses at which others reach it.
+    /// The addresses at which others reach it. Those of loopback are always included.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -62,8 +67,10 @@ impl HostNames {
     fn subject_names(&self) -> Vec<String> {
         let host = &self.host;
         let holders = HOLDERS.iter().map(|service| format!("{service}.{host}"));
-        let addresses = self.addresses.iter().map(ToString::to_string);
-        std::iter::once(host.to_string()).chain(holders).chain(addresses).collect()
+        let addresses = self.addresses.iter().filter(|address| !address.is_loopback());
+        let addresses = addresses.map(ToString::to_string);
+        let loopback = LOOPBACK.map(str::to_owned);
+        std::iter::once(host.to_string()).chain(holders).chain(addresses).chain(loopback).collect()
     }
 }
 
@@ -87,8 +94,23 @@ impl KeyRequest {
 }
 
 /// The SHA-256 of a certificate in DER.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Fingerprint(String);
+
+impl TryFrom<String> for Fingerprint {
+    type Error = CertError;
+
+    fn try_from(text: String) -> Result<Fingerprint, CertError> {
+        Fingerprint::parse(&text).ok_or_else(|| CertError::Invalid("not a fingerprint".to_owned()))
+    }
+}
+
+impl From<Fingerprint> for String {
+    fn from(fingerprint: Fingerprint) -> String {
+        fingerprint.0
+    }
+}
 
 impl Fingerprint {
     /// The fingerprint of a certificate in DER.

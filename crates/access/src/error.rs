@@ -1,9 +1,11 @@
 //! What can go wrong when access is managed, and why a credential is refused.
 
+use capstan_control::keys::HostId;
 use capstan_meta::record::{BadValue, InvalidName, RecordError};
 use capstan_meta::settle::Contended;
 use capstan_meta::{MetaError, Remedy};
 
+use crate::certs::CertError;
 use crate::grant::BadGrant;
 
 /// An error of managing identities, keys and roles.
@@ -18,6 +20,12 @@ pub enum AccessError {
     /// What was asked for makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// The host has no certificate that may be renewed.
+    #[error("host {0} is not enrolled, or was revoked; `capstan certs token {0}` lets it join")]
+    Unenrolled(HostId),
+    /// The credential is not accepted.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// Others kept changing the same record.
     #[error(transparent)]
     Contended(#[from] Contended),
@@ -34,7 +42,11 @@ impl AccessError {
     #[must_use]
     pub fn remedy(&self) -> Remedy {
         match self {
-            AccessError::NotFound(_) | AccessError::Exists(_) | AccessError::Invalid(_) => Remedy::Reject,
+            AccessError::NotFound(_)
+            | AccessError::Exists(_)
+            | AccessError::Invalid(_)
+            | AccessError::Unenrolled(_)
+            | AccessError::Refused(_) => Remedy::Reject,
             AccessError::Contended(_) => Remedy::Retry,
             AccessError::BadValue(_) => Remedy::Report,
             AccessError::Store(error) => error.remedy(),
@@ -53,6 +65,12 @@ impl From<RecordError> for AccessError {
 
 impl From<InvalidName> for AccessError {
     fn from(error: InvalidName) -> AccessError {
+        AccessError::Invalid(error.to_string())
+    }
+}
+
+impl From<CertError> for AccessError {
+    fn from(error: CertError) -> AccessError {
         AccessError::Invalid(error.to_string())
     }
 }

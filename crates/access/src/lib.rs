@@ -10,6 +10,7 @@
 pub mod api;
 pub mod certs;
 pub mod decide;
+pub mod enroll;
 pub mod error;
 pub mod grant;
 pub mod guard;

@@ -207,6 +207,8 @@ impl Policy {
         match token.kind {
             TokenKind::AccessKey => KeyId::new(&token.id).is_ok_and(|id| self.keys.contains_key(&id)),
             TokenKind::Session => SessionId::new(&token.id).is_ok_and(|id| self.sessions.contains_key(&id)),
+            // It opens one route, which does not ask here.
+            TokenKind::Join => false,
         }
     }
 
@@ -226,6 +228,7 @@ impl Policy {
                 (is_live && token.has_hash(&record.hash.0))
                     .then(|| self.stands_for(&record.identity, record.key.clone()))?
             }
+            TokenKind::Join => None,
         }
     }
 

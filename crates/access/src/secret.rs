@@ -39,6 +39,8 @@ pub enum TokenKind {
     AccessKey,
     /// A session: for hours.
     Session,
+    /// The first certificate of a host: once.
+    Join,
 }
 
 impl TokenKind {
@@ -46,6 +48,7 @@ impl TokenKind {
         match self {
             TokenKind::AccessKey => "csk_",
             TokenKind::Session => "cst_",
+            TokenKind::Join => "cjt_",
         }
     }
 }
@@ -71,7 +74,7 @@ impl Token {
     /// The token that this text is, if it is one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Token> {
-        let kinds = [TokenKind::AccessKey, TokenKind::Session];
+        let kinds = [TokenKind::AccessKey, TokenKind::Session, TokenKind::Join];
         let (kind, rest) =
             kinds.into_iter().find_map(|kind| Some((kind, text.strip_prefix(kind.prefix())?)))?;
         let (id, secret) = rest.split_once('_')?;

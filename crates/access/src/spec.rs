@@ -1,11 +1,14 @@
 //! What is kept about identities, keys, roles and sessions. Secrets are hashes, and `Debug` hides even those.
 
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
+use capstan_control::keys::HostId;
 use capstan_meta::json_records;
 use capstan_meta::record::Extra;
 use serde::{Deserialize, Serialize};
 
+use crate::certs::Fingerprint;
 use crate::grant::Grant;
 use crate::keys::{IdentityName, KeyId, RoleName};
 
@@ -126,4 +129,56 @@ pub struct LastUse {
     pub extra: Extra,
 }
 
-json_records!(IdentityRecord, KeyRecord, RoleRecord, SessionRecord, LastUse);
+/// A token to join.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinRecord {
+    /// The host that it is for.
+    pub host: HostId,
+    /// The addresses that its certificate is made out to.
+    pub addresses: Vec<IpAddr>,
+    /// What the host is to do.
+    #[serde(default)]
+    pub roles: Vec<String>,
+    /// SHA-256 of the secret part of the token, in hex.
+    pub hash: Hash,
+    /// When it ends, in seconds since 1970.
+    pub expires_at: u64,
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A host that may have its certificate renewed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnrolledHost {
+    /// The addresses that its certificate is made out to.
+    pub addresses: Vec<IpAddr>,
+    /// When it joined, in seconds since 1970.
+    pub since: u64,
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+/// A process that signs certificates.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SignerRecord {
+    /// Where its HTTP API is served, over TLS.
+    pub address: SocketAddr,
+    /// The fingerprint of its authority.
+    pub authority: Fingerprint,
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+json_records!(
+    IdentityRecord,
+    KeyRecord,
+    RoleRecord,
+    SessionRecord,
+    LastUse,
+    JoinRecord,
+    EnrolledHost,
+    SignerRecord
+);

@@ -336,6 +336,13 @@ impl ServerCertVerifier for Servers {
     }
 }
 
+/// Checks that a PEM has a certificate chain and the key that belongs to it.
+pub fn check_pair(pem: &str) -> io::Result<()> {
+    let provider = aws_lc_rs::default_provider();
+    let key = provider.key_provider.load_private_key(tls::private_key(pem.as_bytes())?).map_err(invalid)?;
+    CertifiedKey::new(tls::certificates(pem.as_bytes())?, key).keys_match().map_err(invalid)
+}
+
 /// A client that knows nothing of its authority but the fingerprint: the server must send the authority's certificate,
 /// which must have this fingerprint and have signed the server's own.
 pub fn pinned_client(pin: &Fingerprint) -> io::Result<ClientConfig> {

@@ -242,9 +242,11 @@ fn of_access(error: &AccessError) -> Exit {
     match error {
         AccessError::Store(error) => of_meta(error),
         AccessError::BadValue(_) => Exit::Storage,
+        AccessError::Refused(_) => Exit::Denied,
         AccessError::NotFound(_)
         | AccessError::Exists(_)
         | AccessError::Invalid(_)
+        | AccessError::Unenrolled(_)
         | AccessError::Contended(_) => Exit::Failed,
     }
 }

@@ -125,6 +125,8 @@ impl From<AccessError> for ApiError {
         match &error {
             AccessError::NotFound(_) => ApiError::not_found(message),
             AccessError::Exists(_) => ApiError { status: StatusCode::CONFLICT, message },
+            AccessError::Unenrolled(_) => ApiError { status: StatusCode::FORBIDDEN, message },
+            AccessError::Refused(_) => ApiError { status: StatusCode::UNAUTHORIZED, message },
             AccessError::Invalid(_)
             | AccessError::Contended(_)
             | AccessError::BadValue(_)

@@ -8,11 +8,9 @@ use rcgen::{
     IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 
-use super::{CertError, Fingerprint, HostNames, MAX_ADDRESSES, describe};
+use super::{CLOCK_SKEW, CertError, Fingerprint, HostNames, MAX_ADDRESSES, describe};
 use crate::secret::Secret;
 
-/// Certificates are valid from so long before they are made: clocks of machines differ.
-const CLOCK_SKEW: Duration = Duration::from_secs(300);
 /// The organization in the subject of every certificate.
 const ORGANIZATION: &str = "capstan";
 

@@ -9,7 +9,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
-use super::{CertError, Fingerprint};
+use super::{CLOCK_SKEW, CertError, Fingerprint};
 
 /// What one certificate says.
 #[derive(Clone, Debug, Serialize)]
@@ -25,13 +25,12 @@ pub struct Description {
     /// Whether it may sign others.
     pub is_authority: bool,
     /// When it begins, in seconds since 1970.
-    #[serde(with = "capstan_control::time::rfc3339_seconds")]
+    #[serde(rename = "begins_at", with = "capstan_control::time::rfc3339_seconds")]
     pub not_before: u64,
     /// When it ends, in seconds since 1970.
-    #[serde(with = "capstan_control::time::rfc3339_seconds")]
+    #[serde(rename = "ends_at", with = "capstan_control::time::rfc3339_seconds")]
     pub not_after: u64,
     /// Its SHA-256.
-    #[serde(serialize_with = "as_text")]
     pub fingerprint: Fingerprint,
     /// The public key, as it is in the certificate.
     #[serde(skip)]
@@ -46,16 +45,32 @@ impl Description {
     /// renewed at half of their life: at a quarter something is in the way.
     #[must_use]
     pub fn ends_soon(&self, now: u64) -> bool {
-        let life = self.not_after.saturating_sub(self.not_before);
-        let margin = if self.is_authority { SOON_SECONDS } else { SOON_SECONDS.min(life / 4) };
+        let margin = if self.is_authority { SOON_SECONDS } else { SOON_SECONDS.min(self.life() / 4) };
         self.not_after.saturating_sub(now) < margin
     }
 
     /// Whether a host should have it renewed at this time.
     #[must_use]
     pub fn is_due(&self, now: u64) -> bool {
-        let life = self.not_after.saturating_sub(self.not_before);
-        self.not_after.saturating_sub(now) < life / 2
+        now > self.renew_at()
+    }
+
+    /// When a host should have it renewed, in seconds since 1970: at half of its life.
+    #[must_use]
+    pub fn renew_at(&self) -> u64 {
+        self.not_after.saturating_sub(self.life() / 2)
+    }
+
+    /// When it was made, in seconds since 1970, if it is one of an authority of ours.
+    #[must_use]
+    pub fn made_at(&self) -> u64 {
+        self.not_before.saturating_add(CLOCK_SKEW.as_secs())
+    }
+
+    /// Seconds from when it was made to its end. What it is valid before that, for clocks that are behind, does not
+    /// count: certificates may live for less.
+    fn life(&self) -> u64 {
+        self.not_after.saturating_sub(self.not_before).saturating_sub(CLOCK_SKEW.as_secs())
     }
 }
 
@@ -107,8 +122,4 @@ fn names(certificate: &X509Certificate<'_>) -> Result<Names, x509_parser::error:
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     let four = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
-}
-
-fn as_text<S: serde::Serializer>(fingerprint: &Fingerprint, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(fingerprint)
 }

@@ -42,7 +42,8 @@ pub fn replace(path: &Path, content: &str, readers: Readers) -> Result<(), CertE
         Readers::Owner => 0o600,
         Readers::All => 0o644,
     };
-    let partial = path.with_extension("part");
+    // Two processes of one machine may renew the same certificate.
+    let partial = path.with_extension(format!("{}.part", std::process::id()));
     let write = || {
         // A leftover of an interrupted attempt could have other permissions.
         match std::fs::remove_file(&partial) {

@@ -149,8 +149,10 @@ fn the_authority_decides_about_names_and_ends() {
     let chain = authority.sign(&greedy, &names("box1"), 1000 * HOUR).unwrap();
     let [own, signer] = describe(chain.as_bytes()).unwrap().try_into().unwrap();
     assert_eq!((own.subject.as_str(), own.issuer.as_str()), ("box1", "short"));
-    assert_eq!(own.names, ["box1", "topics.box1", "docs.box1"]);
-    assert!(!own.is_authority && signer.is_authority && own.addresses == names("box1").addresses);
+    assert_eq!(own.names, ["box1", "topics.box1", "docs.box1", "localhost"]);
+    let loopback = ["127.0.0.1", "::1"].map(|address| address.parse().unwrap());
+    assert_eq!(own.addresses, [names("box1").addresses, loopback.to_vec()].concat());
+    assert!(!own.is_authority && signer.is_authority);
     assert!(own.not_after <= signer.not_after, "nothing outlives its authority");
     assert_eq!(Fingerprint::parse(&signer.fingerprint.to_string()).as_ref(), Some(authority.fingerprint()));
 
@@ -189,4 +191,9 @@ fn an_end_is_near_by_the_kind_and_the_life_of_a_certificate() {
     assert!(!host.ends_soon(before(host.not_after, 3)), "a host renews it at half of its life");
     assert!(host.ends_soon(before(host.not_after, 1)) && host.is_due(before(host.not_after, 3)));
     assert!(!host.is_due(before(host.not_after, 4)) && host.ends_soon(host.not_after + DAY));
+    // One that lives for seconds is not overdue because it is valid before it was made.
+    let chain = authority.sign(&request, &names("box1"), Duration::from_secs(10)).unwrap();
+    let brief = &describe(chain.as_bytes()).unwrap()[0];
+    assert!(!brief.is_due(brief.not_after - 6) && brief.is_due(brief.not_after - 4));
+    assert!(!brief.ends_soon(brief.not_after - 3) && brief.ends_soon(brief.not_after - 1));
 }

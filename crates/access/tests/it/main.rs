@@ -5,3 +5,4 @@
 mod certs;
 mod credentials;
 mod decisions;
+mod enroll;
