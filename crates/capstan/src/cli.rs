@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    access, bench, brokers, completions, config, controller, docs, events, fleet, host, hosts, log, meta,
-    namespaces, plan, redis, reference, schemas, status, subscriptions, topics, up,
+    access, bench, brokers, certs, completions, config, controller, docs, events, fleet, host, hosts, join,
+    log, meta, namespaces, plan, redis, reference, schemas, status, subscriptions, topics, up,
 };
 use crate::exit::Exit;
 use crate::logging::LogFormat;
@@ -111,6 +111,11 @@ pub(crate) enum Command {
     /// Manage users, service accounts, access keys, roles and grants
     #[command(subcommand)]
     Access(access::AccessCommand),
+    /// Make a private authority and certificates of hosts, and let hosts join
+    #[command(subcommand)]
+    Certs(certs::CertsCommand),
+    /// Make this machine a host of a cluster, with a token of `capstan certs token`
+    Join(join::JoinArgs),
     /// Read, write, serve and back up the metadata
     #[command(subcommand)]
     Meta(meta::MetaCommand),

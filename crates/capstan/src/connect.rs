@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use capstan_meta::backoff::Backoff;
-use capstan_meta::etcd::{Etcd, EtcdIdentity, EtcdOptions, EtcdTls, EtcdUser};
+use capstan_meta::etcd::{Etcd, EtcdIdentity, EtcdOptions, EtcdTls, EtcdUser, TlsRenewal};
 use capstan_meta::{MetaError, Store};
 
 use crate::config::{Layers, Meta, Origin};
@@ -17,32 +17,40 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 
 /// Connects to the store that the settings name.
 pub(crate) async fn connect(meta: &Meta) -> Result<Store> {
+    Ok(Store::new(connect_etcd(meta).await?))
+}
+
+async fn connect_etcd(meta: &Meta) -> Result<Etcd> {
     let mut options = EtcdOptions::new(meta.endpoints.clone()).prefix(meta.prefix.clone());
     options.user = meta
         .login
         .as_ref()
         .map(|login| EtcdUser { name: login.user.clone(), password: login.password.clone() });
     options.tls = tls(meta)?;
-    let store = Etcd::connect(options).await.with_context(|| {
+    Etcd::connect(options).await.with_context(|| {
         format!(
             "cannot reach the metadata store at {}\nIs it running (capstan up)? Another one is chosen with --meta or \
              CAPSTAN_META.\nCause",
             meta.endpoints.join(",")
         )
-    })?;
-    Ok(Store::new(store))
+    })
 }
 
 /// The same for a daemon: waits for a store that does not respond yet. Daemons start in any order.
-pub(crate) async fn connect_patiently(meta: &Meta) -> Result<Store> {
+/// With TLS there is also a way to have its certificates replaced.
+pub(crate) async fn connect_patiently(meta: &Meta) -> Result<(Store, Option<TlsRenewal>)> {
     let mut retry = Backoff::new(RETRY.0, RETRY.1, u64::from(std::process::id()));
     loop {
-        match connect(meta).await {
+        match connect_etcd(meta).await {
+            Ok(etcd) => {
+                let renewal = meta.tls.ca.is_some().then(|| etcd.tls_renewal());
+                return Ok((Store::new(etcd), renewal));
+            }
             Err(error) if is_unavailable(&error) => {
                 let endpoints = meta.endpoints.join(",");
                 tracing::warn!(endpoints, cause = %error.root_cause(), "cannot reach metadata store, will retry");
             }
-            other => return other,
+            Err(error) => return Err(error),
         }
         tokio::time::sleep(retry.next_wait()).await;
     }
@@ -53,7 +61,8 @@ fn is_unavailable(error: &anyhow::Error) -> bool {
     known.is_some_and(|known| matches!(known, MetaError::Unavailable(_)))
 }
 
-fn tls(meta: &Meta) -> Result<Option<EtcdTls>> {
+/// The files for TLS to the store, as they are now.
+pub(crate) fn tls(meta: &Meta) -> Result<Option<EtcdTls>> {
     let Some(ca) = &meta.tls.ca else { return Ok(None) };
     let identity = match &meta.tls.identity {
         Some((cert, key)) => Some(EtcdIdentity { cert: read(cert)?, key: read(key)? }),

@@ -11,6 +11,7 @@ mod connect;
 mod context;
 mod daemon;
 mod exit;
+mod https;
 mod logging;
 mod output;
 

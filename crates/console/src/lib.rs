@@ -13,6 +13,7 @@ mod fleet;
 mod health;
 mod hosts;
 mod list;
+mod listen;
 pub mod metrics;
 mod openapi;
 mod page;
@@ -26,19 +27,21 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router, middleware};
 use capstan_access::Guard;
+use capstan_access::enroll::Signer;
 use capstan_control::tasks::Supervisor;
 use capstan_fleet::Tree;
 use capstan_meta::{MetaError, Store, StoreStatus};
 use capstan_redis::coordinator::Wire;
 use serde_json::json;
 
-use access::{Gate, Routes, admin, manage, operate, public, session, signed_in, view};
+use access::{Gate, Routes, admin, certs, host, manage, operate, public, session, signed_in, view};
 
 pub use access::RouteNeed;
 pub use error::ApiError;
 pub use findings::{Findings, ServiceFindings};
 pub use health::Health;
 pub use hosts::remove_host;
+pub use listen::{Peer, TlsListener};
 pub use metrics::Metrics;
 
 /// How long a page waits for the metadata store before it says that the store does not answer.
@@ -66,6 +69,8 @@ pub struct State {
     pub tasks: Supervisor,
     /// Who may do what.
     pub access: Guard,
+    /// The key of the authority, where this process has it: it signs certificates of hosts.
+    pub signer: Option<Arc<Signer>>,
     /// About this process.
     pub about: Arc<About>,
 }
@@ -152,6 +157,10 @@ fn access_routes() -> Routes {
         .post("/api/v1/access/identities/{name}/keys", post(manage::issue), admin("access:identity/{name}"))
         .post("/api/v1/access/keys/{id}/rotate", post(manage::rotate), admin("access:key/{id}"))
         .delete("/api/v1/access/keys/{id}", delete(manage::revoke), admin("access:key/{id}"))
+        .post("/api/v1/certs/tokens", post(certs::create_token), admin("certs"))
+        .delete("/api/v1/certs/hosts/{id}", delete(certs::revoke), admin("certs:host/{id}"))
+        .post("/api/v1/certs/join", post(certs::join), public())
+        .post("/api/v1/certs/renew", post(certs::renew), host())
 }
 
 fn fleet_routes() -> Routes {

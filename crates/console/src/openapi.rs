@@ -72,6 +72,18 @@ const OPERATIONS: &[Operation] = &[
     send("post", "/api/v1/access/identities/{name}/keys", "Issue an access key", "NewKey", "Object"),
     send("post", "/api/v1/access/keys/{id}/rotate", "Replace an access key", "KeyOverlap", "Object"),
     send("delete", "/api/v1/access/keys/{id}", "Revoke an access key", "Object", "Object").bare().silent(),
+    send("post", "/api/v1/certs/tokens", "Make a token with which a host joins", "NewHost", "Object"),
+    send("delete", "/api/v1/certs/hosts/{id}", "Renew a host's certificate no more", "Object", "Object")
+        .bare()
+        .silent(),
+    send("post", "/api/v1/certs/join", "The first certificate of a host, for a token", "Join", "Object"),
+    send(
+        "post",
+        "/api/v1/certs/renew",
+        "A host's next certificate; it shows the present one",
+        "Renew",
+        "Object",
+    ),
     get("/api/v1/tasks", "What runs in this process", "Object"),
     get("/api/v1/findings", "What is wrong, worst first", "Object"),
     send("delete", "/api/v1/incidents/{code}", "Acknowledge incidents of a code", "Object", "Object")
@@ -344,6 +356,14 @@ fn schemas() -> Value {
             ("roles", list(text.clone())),
             ("grants", list(text.clone())),
         ]),
+        "NewHost": object(&[
+            ("host!", text.clone()),
+            ("addresses!", list(text.clone())),
+            ("roles", list(text.clone())),
+            ("ttl", number.clone()),
+        ]),
+        "Join": object(&[("token!", text.clone()), ("request!", text.clone())]),
+        "Renew": object(&[("request!", text.clone())]),
         "SignIn": object(&[("user", text.clone()), ("password", text.clone()), ("key", text.clone())]),
         "FleetMember": object(&[("host", maybe.clone()), ("labels", json!({ "type": "object" }))]),
         "FleetValue": object(&[("value!", text.clone())]),

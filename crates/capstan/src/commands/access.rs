@@ -194,7 +194,7 @@ pub(crate) enum GrantCommand {
 }
 
 /// A time span; days as well, because keys live for months.
-fn parse_span(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_span(text: &str) -> Result<Duration, String> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
     let days = days.and_then(|days| days.checked_mul(86_400)).map(Duration::from_secs);
     days.or_else(|| span(text)).ok_or_else(|| "write a time span such as 30m, 12h or 90d".to_owned())

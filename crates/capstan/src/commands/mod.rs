@@ -5,6 +5,7 @@ pub(crate) mod action;
 mod bar;
 pub(crate) mod bench;
 pub(crate) mod brokers;
+pub(crate) mod certs;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod controller;
@@ -13,6 +14,7 @@ pub(crate) mod events;
 pub(crate) mod fleet;
 pub(crate) mod host;
 pub(crate) mod hosts;
+pub(crate) mod join;
 pub(crate) mod log;
 pub(crate) mod meta;
 pub(crate) mod namespaces;
@@ -62,6 +64,8 @@ async fn perform(command: Command, context: &mut Context) -> Result<Exit> {
         Command::Docs(command) => docs::run(command, context).await,
         Command::Fleet(command) => fleet::run(command, context).await,
         Command::Access(command) => access::run(command, context).await,
+        Command::Certs(command) => certs::run(command, context).await,
+        Command::Join(args) => join::run(args, context).await,
         Command::Meta(command) => meta::run(command, context).await,
         Command::Plan(args) => {
             let format = context.out.format;

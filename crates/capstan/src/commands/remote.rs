@@ -47,8 +47,9 @@ pub(super) async fn open(config: &Config, role: Role<'_>, context: &mut Context)
     logging::begin(&context.layers()?)?;
     let listener = daemon::bind(config.http_listen, "http.listen").await?;
     let address = listener.local_addr()?;
+    daemon::renew_overdue(config)?;
     // Before signal handlers are installed: a signal during this wait ends the process at once.
-    let mut store = connect::connect_patiently(&config.meta).await?;
+    let (mut store, etcd) = connect::connect_patiently(&config.meta).await?;
     if let Some(dir) = role.dir {
         store = daemon::succeed(dir, store).await?;
     }
@@ -60,7 +61,7 @@ pub(super) async fn open(config: &Config, role: Role<'_>, context: &mut Context)
     let process = Process::new(config.host.stop_deadline)?;
     let endpoints = Endpoints {
         meta: config.meta.endpoints.join(","),
-        http: Some(format!("http://{address}")),
+        http: Some(format!("{}://{address}", config.http_scheme())),
         topics: None,
         docs: None,
         docs_nodes: Vec::new(),
@@ -79,12 +80,17 @@ pub(super) async fn open(config: &Config, role: Role<'_>, context: &mut Context)
         metrics: Metrics::new(VERSION),
         tasks: process.supervisor.clone(),
         access: daemon::open_guard(&store, anonymous).await?,
+        signer: daemon::signer(config, config.redis.secret.clone())?,
         about: Arc::new(endpoints.about(&role.serves)),
     };
     let metrics = state.metrics.clone();
-    daemon::start_http(&process, listener, state);
+    daemon::start_http(&process, listener, config.tls.as_ref(), state)?;
     daemon::log_findings(&process, &findings);
     let session = daemon::start_session(store.clone(), &config.host);
+    daemon::start_certificates(&process, &store, &session, config, address)?;
+    if let Some(etcd) = etcd {
+        daemon::follow_store_tls(&process, etcd, &config.meta);
+    }
     Ok(Remote { process, store, session, address, endpoints, metrics, findings })
 }
 

@@ -80,6 +80,7 @@ pub(crate) async fn run(args: UpArgs, context: &mut Context) -> Result<Exit> {
             "meta.mode is `etcd`, and `capstan up` brings its own store; use `capstan host` and `capstan controller`"
         );
     }
+    daemon::check_local_holders(&config.holders)?;
     let screen = Screen::of(&config, context);
     logging::begin_to(&context.layers()?, &screen.log)?;
     let mut process = Process::new(config.host.stop_deadline)?;
@@ -126,11 +127,12 @@ async fn open(config: &Config) -> Result<Opened> {
     let http = daemon::bind(config.http_listen, "http.listen").await?;
     let wire = daemon::bind(config.meta.listen, "meta.listen").await?;
     let topics = daemon::bind_topics(&config.topics, config.up_hosts).await?;
+    daemon::renew_overdue(config)?;
     let embedded = daemon::open(&config.meta).await?;
     let scheme = if config.meta.serve_tls.is_some() { "https" } else { "http" };
     let endpoints = Endpoints {
         meta: format!("{scheme}://{}", wire.local_addr()?),
-        http: Some(format!("http://{}", http.local_addr()?)),
+        http: Some(format!("{}://{}", config.http_scheme(), http.local_addr()?)),
         topics: topics
             .first()
             .map(|first| Ok::<_, io::Error>(format!("http://{}", first.local_addr()?)))
@@ -163,6 +165,7 @@ async fn start(
         ("meta".to_owned(), wire.local_addr()?.to_string()),
     ]);
     let watched = embedded.clone();
+    let secret = config.redis.secret.clone().map_or_else(|| daemon::secret_of(&data), Ok)?;
     let state = State {
         store: store.clone(),
         fleet: config.fleet.tree.clone(),
@@ -172,12 +175,14 @@ async fn start(
         metrics: Metrics::with_watchers(VERSION, move || watched.watchers()),
         tasks: process.supervisor.clone(),
         access: daemon::open_guard(&store, config.access.of_up(console)).await?,
+        signer: daemon::signer(config, Some(secret.clone()))?,
         about: Arc::new(endpoints.about(&SERVES)),
     };
     let metrics = state.metrics.clone();
     daemon::start_wire(process, wire, embedded, config)?;
-    daemon::start_http(process, http, state);
+    daemon::start_http(process, http, config.tls.as_ref(), state)?;
     let session = daemon::start_session(store.clone(), &config.host);
+    daemon::start_certificates(process, &store, &session, config, console)?;
     daemon::start_controller(process, &store, &session, &config.host.id);
     daemon::start_steward(process, &store, &session, &config.host.id)?;
     let roles = ["meta", "controller", "console"];
@@ -195,7 +200,6 @@ async fn start(
     daemon::start_local_topics(process, &store, &session, config, &metrics, &mut hosts, topics).await?;
     daemon::start_local_docs(process, &store, &session, config, &metrics, &mut hosts).await?;
     daemon::start_local_hosts(process, &store, &session, &hosts)?;
-    let secret = config.redis.secret.clone().map_or_else(|| daemon::secret_of(&data), Ok)?;
     daemon::start_prober(process, &store, &session, daemon::probing(&secret), &config.host.id, &metrics)?;
     daemon::log_findings(process, &findings);
     daemon::await_green(process, &findings);

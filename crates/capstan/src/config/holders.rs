@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::Reader;
+use super::{Reader, Value};
 
 /// Section `holders`.
 #[derive(Clone, Debug)]
@@ -14,8 +14,10 @@ pub(crate) struct Holders {
     pub(crate) advertise: Option<SocketAddr>,
     /// Everything of this host's holders is below it.
     pub(crate) dir: PathBuf,
-    /// Certificate, key and authority, by which holders recognize each other.
+    /// Certificate, key and authority, by which holders recognize each other, where they are not those of the host.
     pub(crate) tls: Option<HolderTls>,
+    /// Whether other machines may reach holders that need no certificate.
+    pub(crate) allow_insecure: bool,
 }
 
 /// Files for mutual TLS between holders.
@@ -35,13 +37,14 @@ impl Reader<'_> {
             self.problem("holders.listen", problem);
         }
         let tls = self.holder_tls();
-        if tls.is_none() {
-            let better = "or give it `holders.tls_cert`, `holders.tls_key` and `holders.tls_ca`, ";
+        if tls.is_none() && self.own_certificates().is_none() {
+            let better = "or set `tls.dir`, or `holders.tls_cert`, `holders.tls_key` and `holders.tls_ca`, ";
             self.closed(listen, "holders.listen", "holders.allow_insecure", better);
         }
         let dir = self.text("holders.dir");
         let dir = if dir.is_empty() { meta_dir.join("logs") } else { PathBuf::from(dir) };
-        Some(Holders { listen, advertise, dir, tls })
+        let allow_insecure = self.value("holders.allow_insecure") == Some(Value::Flag(true));
+        Some(Holders { listen, advertise, dir, tls, allow_insecure })
     }
 
     fn advertised(&mut self) -> Option<SocketAddr> {

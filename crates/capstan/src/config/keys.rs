@@ -145,7 +145,27 @@ pub(crate) const KEYS: &[Key] = &[
         "http.allow_insecure",
         Kind::Flag,
         "false",
-        "Allow `http.listen` on an address that other machines reach, although HTTP has no TLS and credentials can be read on the way.",
+        "Allow `http.listen` on an address that other machines reach without `tls.dir`, although credentials can be read on the way.",
+    ),
+    key(
+        "tls.dir",
+        Kind::Path,
+        "",
+        "Directory with the certificates of this host: ca.pem, host.pem and, where certificates are signed, ca.key. Set, \
+         `http.listen`, `meta.listen` and the holders of `capstan host` are served over TLS, connections between hosts need \
+         certificates of both sides, and host.pem is renewed. Made by `capstan certs init` and `capstan join`.",
+    ),
+    key(
+        "tls.life",
+        Kind::Span,
+        "168h",
+        "How long the certificates are valid that this process signs with ca.key (10s to 8760h). Hosts renew them at half of it.",
+    ),
+    key(
+        "tls.renew_every",
+        Kind::Span,
+        "0s",
+        "How often this process has host.pem renewed, at the least; `0s`: at half of its life.",
     ),
     key(
         "access.anonymous",

@@ -112,6 +112,14 @@ impl Layers {
         layers
     }
 
+    /// The text of a setting, before anything is checked; empty: unset.
+    pub(crate) fn text_of(&self, path: &str) -> String {
+        match self.settings.get(path).map(|setting| &setting.value) {
+            Some(Value::Text(text)) => text.clone(),
+            Some(_) | None => String::new(),
+        }
+    }
+
     fn text(&mut self, key: &'static Key, text: &str, origin: Origin) {
         // An empty default of a number or address cannot be read; there is none, and a test holds that.
         match Value::from_text(key.kind, text) {

@@ -10,6 +10,7 @@ mod keys;
 mod layers;
 mod redis;
 mod suggest;
+mod tls;
 mod topics;
 mod value;
 
@@ -25,6 +26,7 @@ pub(crate) use holders::{HolderTls, Holders};
 pub(crate) use keys::{KEYS, Kind};
 pub(crate) use layers::{Flag, Layers, Origin, Sources, shown};
 pub(crate) use redis::Redis;
+pub(crate) use tls::HostTls;
 pub(crate) use topics::Topics;
 pub(crate) use value::{Value, parse_span, span};
 
@@ -33,6 +35,8 @@ pub(crate) use value::{Value, parse_span, span};
 pub(crate) struct Config {
     pub(crate) meta: Meta,
     pub(crate) http_listen: SocketAddr,
+    /// The certificates of this host, with which everything is served that other machines reach.
+    pub(crate) tls: Option<HostTls>,
     pub(crate) access: Access,
     pub(crate) host: Host,
     pub(crate) fleet: Fleet,
@@ -132,6 +136,11 @@ pub(crate) struct Host {
 pub(crate) struct Invalid(pub(crate) Vec<String>);
 
 impl Config {
+    /// How `http.listen` is served.
+    pub(crate) fn http_scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
     /// Reads and checks everything; on failure every mistake is named.
     pub(crate) fn of(layers: &Layers) -> Result<Config, Invalid> {
         let mut problems = layers.problems.clone();
@@ -156,8 +165,9 @@ impl Reader<'_> {
     fn config(&mut self) -> Option<Config> {
         let meta = self.meta();
         let http_listen = self.address("http.listen");
-        if let Some(address) = http_listen {
-            self.closed(address, "http.listen", "http.allow_insecure", "");
+        let tls = self.host_tls();
+        if let Some(address) = http_listen.filter(|_| tls.is_none()) {
+            self.closed(address, "http.listen", "http.allow_insecure", "or set `tls.dir`, ");
         }
         let host = self.host();
         let fleet = self.fleet(host.as_ref().map(|host| host.roles.as_slice()).unwrap_or_default());
@@ -168,7 +178,7 @@ impl Reader<'_> {
         let docs = self.docs(&meta.dir)?;
         let (http_listen, fleet, redis, holders, topics) = (http_listen?, fleet?, redis?, holders?, topics?);
         let access = self.access();
-        Some(Config { meta, http_listen, access, host, fleet, redis, holders, topics, docs, up_hosts })
+        Some(Config { meta, http_listen, tls, access, host, fleet, redis, holders, topics, docs, up_hosts })
     }
 
     fn meta(&mut self) -> Option<Meta> {
@@ -181,19 +191,20 @@ impl Reader<'_> {
                 listen,
                 "meta.listen",
                 "meta.allow_insecure",
-                "or give it `meta.serve_cert`, `meta.serve_key` and `meta.serve_client_ca`, ",
+                "or set `tls.dir`, or `meta.serve_cert`, `meta.serve_key` and `meta.serve_client_ca`, ",
             );
         }
         let history = self.count("meta.history");
+        let endpoints = self.endpoints(mode, listen, serve_tls.is_some());
         Some(Meta {
             mode,
             dir: PathBuf::from(self.text("meta.dir")),
             listen,
-            endpoints: self.endpoints(mode, listen, serve_tls.is_some()),
+            tls: self.tls(&endpoints),
+            endpoints,
             serve_tls,
             prefix: self.prefix(),
             login: self.login(),
-            tls: self.tls(),
             history: (history > 0).then_some(history),
             quota_bytes: self.count("meta.quota_bytes"),
             request_bytes: self.request_bytes(),
@@ -236,8 +247,9 @@ impl Reader<'_> {
         }
         if endpoints.iter().any(|endpoint| endpoint.starts_with("https://"))
             && self.text("meta.tls_ca").is_empty()
+            && self.text("tls.dir").is_empty()
         {
-            self.problem("meta.endpoints", "`https://` needs `meta.tls_ca`");
+            self.problem("meta.endpoints", "`https://` needs `meta.tls_ca` or `tls.dir`");
         }
         let scheme = if tls { "https" } else { "http" };
         if endpoints.is_empty() { vec![format!("{scheme}://{listen}")] } else { endpoints }
@@ -266,8 +278,14 @@ impl Reader<'_> {
         Some(Login { user, password })
     }
 
-    fn tls(&mut self) -> Tls {
-        Tls { ca: self.existing("meta.tls_ca"), identity: self.identity("meta.tls_cert", "meta.tls_key") }
+    /// The files for `https://` endpoints; what is not set is in the directory of the host's certificates.
+    fn tls(&mut self, endpoints: &[String]) -> Tls {
+        let ca = self.existing("meta.tls_ca");
+        let identity = self.identity("meta.tls_cert", "meta.tls_key");
+        let encrypted = endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
+        let own = encrypted.then(|| self.own_certificates()).flatten();
+        let (own_ca, own_identity) = own.map(|(ca, host)| (ca, (host.clone(), host))).unzip();
+        Tls { ca: ca.or(own_ca), identity: identity.or(own_identity) }
     }
 
     fn serve_tls(&mut self) -> Option<ServeTls> {
@@ -276,7 +294,9 @@ impl Reader<'_> {
         if identity.is_none() && client_ca.is_some() {
             self.problem("meta.serve_client_ca", "needs `meta.serve_cert` and `meta.serve_key`");
         }
-        identity.map(|(cert, key)| ServeTls { cert, key, client_ca })
+        let own = || self.own_certificates().map(|(ca, host)| (host.clone(), host, Some(ca)));
+        let files = identity.map(|(cert, key)| (cert, key, client_ca)).or_else(own);
+        files.map(|(cert, key, client_ca)| ServeTls { cert, key, client_ca })
     }
 
     /// A certificate and its key: both or neither.

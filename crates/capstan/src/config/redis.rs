@@ -50,7 +50,7 @@ impl Reader<'_> {
         let tls = self.redis_tls();
         let tls_only = self.value("redis.tls_only") == Some(Value::Flag(true));
         if tls_only && tls.is_none() {
-            self.problem("redis.tls_only", "needs `redis.tls_cert` and `redis.tls_key`");
+            self.problem("redis.tls_only", "needs `tls.dir`, or `redis.tls_cert` and `redis.tls_key`");
         }
         let external = self.external_nodes();
         let (nodes, workers) = (self.count("redis.nodes"), self.count("redis.workers"));
@@ -101,6 +101,8 @@ impl Reader<'_> {
     fn redis_tls(&mut self) -> Option<ServeTls> {
         let identity = self.identity("redis.tls_cert", "redis.tls_key");
         let client_ca = self.existing("redis.tls_client_ca");
+        let own = || self.own_certificates().map(|(_, host)| (host.clone(), host));
+        let identity = identity.or_else(own);
         if identity.is_none() && client_ca.is_some() {
             self.problem("redis.tls_client_ca", "needs `redis.tls_cert` and `redis.tls_key`");
         }

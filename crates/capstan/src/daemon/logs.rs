@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use capstan_access::tls::{ClientCerts, LiveTls, TlsFiles};
 use capstan_control::keys::{HostId, ServiceName};
 use capstan_control::tasks::{Kind, OnFailure, Stage};
 use capstan_log::disk;
@@ -24,8 +25,7 @@ use tokio::time::Instant;
 use super::listen::bind;
 use super::local::LocalHost;
 use super::process::{LOOP, Process};
-use crate::config::{self, Config, HolderTls};
-use crate::connect::read;
+use crate::config::{self, Config, HolderTls, HostTls};
 
 /// Services that have only logs on a host: the steward answers their drains.
 pub(crate) const SERVICES: [&str; 2] = ["topics", "docs"];
@@ -55,6 +55,18 @@ pub(crate) fn start_steward(process: &Process, store: &Store, session: &Session,
     Ok(())
 }
 
+/// Whether the holders of `capstan up` may be started: the certificate of the process does not name its local hosts.
+pub(crate) fn check_local_holders(settings: &config::Holders) -> Result<()> {
+    let guarded = settings.tls.is_some() || settings.listen.ip().is_loopback() || settings.allow_insecure;
+    ensure!(
+        guarded,
+        "holders.listen {} can be reached from other machines, and the holders of `capstan up` have certificates only with \
+         holders.tls_cert",
+        settings.listen
+    );
+    Ok(())
+}
+
 /// The options of one service's holder on one host.
 #[derive(Clone, Debug)]
 pub(crate) struct HolderPlace {
@@ -71,7 +83,11 @@ impl HolderPlace {
     /// The holder of a service on the host that this process stands for.
     pub(crate) fn of_host(config: &Config, service: &str) -> Result<HolderPlace> {
         let settings = &config.holders;
-        HolderPlace::new(settings, config.host.id.parse()?, settings.dir.clone(), service, 0)
+        let place = HolderPlace::new(settings, config.host.id.parse()?, settings.dir.clone(), service, 0)?;
+        let of_host =
+            |own: &HostTls| HolderTls { cert: own.host.clone(), key: own.host.clone(), ca: own.ca.clone() };
+        let tls = place.tls.clone().or_else(|| config.tls.as_ref().map(of_host));
+        Ok(HolderPlace { tls, ..place })
     }
 
     /// The holder of a service on a local host of `capstan up`. The host is drained for the service from now on.
@@ -117,11 +133,22 @@ impl HolderPlace {
             HolderOptions::new(id, self.host.clone(), self.service.clone(), std::path::absolute(&self.dir)?);
         (options.disk, options.advertise) = (self.disk, self.advertise);
         if let Some(files) = &self.tls {
-            let tls = Tls::from_pem(&read(&files.cert)?, &read(&files.key)?, &read(&files.ca)?);
-            options.log.tls = Some(tls.context("cannot use holders.tls_cert, tls_key or tls_ca")?);
+            let tls =
+                mutual(files).context("cannot use the certificate, the key or the authority of holders");
+            options.log.tls = Some(tls?);
         }
         Ok(options)
     }
+}
+
+/// TLS with the files as they are at every handshake.
+fn mutual(files: &HolderTls) -> Result<Tls> {
+    let live = LiveTls::open(TlsFiles {
+        cert: files.cert.clone(),
+        key: files.key.clone(),
+        authority: Some(files.ca.clone()),
+    })?;
+    Ok(Tls::new(live.server(ClientCerts::Required)?, live.client()?))
 }
 
 /// Starts the holder of a service on a host: binds, opens its directory, registers it under the session of the host and
@@ -181,7 +208,13 @@ mod tests {
     use super::*;
 
     fn holders(listen: &str) -> config::Holders {
-        config::Holders { listen: listen.parse().unwrap(), advertise: None, dir: "logs".into(), tls: None }
+        config::Holders {
+            listen: listen.parse().unwrap(),
+            advertise: None,
+            dir: "logs".into(),
+            tls: None,
+            allow_insecure: false,
+        }
     }
 
     #[test]

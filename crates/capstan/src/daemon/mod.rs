@@ -1,6 +1,7 @@
 //! How roles become a process: what is opened and bound in which order, what runs, and how it stops.
 
 mod access;
+mod certs;
 mod controller;
 mod docs;
 mod endpoints;
@@ -19,9 +20,9 @@ mod selfcheck;
 mod serve;
 mod signal;
 mod topics;
-mod validity;
 
 pub(crate) use access::{first_admin, open_guard, sign_local_user_in};
+pub(crate) use certs::{follow_store_tls, renew, renew_overdue, signer, start_certificates};
 pub(crate) use controller::{start_controller, start_membership};
 pub(crate) use docs::{DOCS_ADDRESS, docs_url, start_docs_host, start_local_docs};
 pub(crate) use endpoints::Endpoints;
@@ -31,7 +32,7 @@ pub(crate) use health::{await_green, log_findings, probing, show_events, start_p
 pub(crate) use host::{start_host, start_session};
 pub(crate) use listen::bind;
 pub(crate) use local::{LocalHost, SAMPLE_DIR, local_hosts, start_local_fleet, start_local_hosts};
-pub(crate) use logs::start_steward;
+pub(crate) use logs::{check_local_holders, start_steward};
 pub(crate) use process::Process;
 pub(crate) use redis::{
     DEMO, RedisHost, RedisShared, SECRET_FILE, client_tls, proxies, secret_of, start_coordinator,

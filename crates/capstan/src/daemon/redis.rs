@@ -22,8 +22,8 @@ use super::health::watch_proxies;
 use super::local::LocalHost;
 use super::process::{LISTENER, LOOP, Process};
 use super::redis_ports::Ports;
+use super::serve::server_tls;
 use crate::config::{self, Config, HostRole, ServeTls};
-use crate::connect::read;
 
 /// The file in a data directory with the secret of a single machine's installation.
 pub(crate) const SECRET_FILE: &str = "redis-secret";
@@ -87,9 +87,9 @@ pub(crate) fn proxies(settings: &config::Redis, data: Option<&Path>) -> Result<O
 pub(crate) fn client_tls(files: Option<&ServeTls>, tls_only: bool) -> Result<Option<ClientTls>> {
     let Some(files) = files else { return Ok(None) };
     let plain = if tls_only { PlainClients::Refused } else { PlainClients::Served };
-    let authority = files.client_ca.as_deref().map(read).transpose()?;
-    let tls = ClientTls::from_pem(&read(&files.cert)?, &read(&files.key)?, authority.as_deref(), plain);
-    tls.map(Some).context("cannot use the certificate, the key or the authority for TLS with clients")
+    let config = server_tls(files)
+        .context("cannot use the certificate, the key or the authority for TLS with clients")?;
+    Ok(Some(ClientTls::new(Arc::new(config), plain)))
 }
 
 /// Starts the proxy and the nodes of a host, and offers them to clusters. Returns the address for clients.

@@ -5,27 +5,24 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use capstan_access::certs::{Description, describe, files};
 use capstan_control::check::{CERTIFICATE, DISK_FULL};
 use capstan_control::findings::{Finding, Severity};
 use capstan_control::keys::HostId;
 use capstan_control::report::SelfReporter;
+use capstan_control::time::rfc3339;
+use capstan_meta::clock;
 use capstan_meta::session::Session;
-use capstan_meta::{clock, tls};
 use nix::sys::statvfs::statvfs;
 use tokio::time::sleep;
 
 use super::process::{LOOP, Process};
-use super::validity;
 use crate::config::Config;
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A certificate that ends sooner is renewed now: two weeks are enough for people and for automata.
-const RENEW_BEFORE_SECONDS: i64 = 14 * 24 * 3600;
 /// Below a tenth of what is to be kept free, writes are about to fail.
 const CRITICAL_SHARE: u64 = 10;
-/// Certificate files are small; a larger one is not read.
-const MAX_CERTIFICATE_BYTES: u64 = 1024 * 1024;
 
 /// What one process looks at.
 #[derive(Clone, Debug)]
@@ -41,44 +38,39 @@ pub(crate) struct SelfCheck {
     certificates: Vec<Certificate>,
 }
 
-/// A certificate that the process has loaded: its end is read once, because a new file does not change what is in use.
+/// A file with certificates that the process uses. It is read at every look: what is replaced is used from then on.
 #[derive(Clone, Debug)]
 struct Certificate {
     setting: &'static str,
     file: PathBuf,
-    /// In seconds since 1970, or why it is not known.
-    end: Result<i64, String>,
 }
 
 impl Certificate {
-    fn load(setting: &'static str, file: &Path) -> Certificate {
-        let end = not_after(file).map_err(|error| format!("it cannot be read: {error:#}"));
-        Certificate { setting, file: file.to_owned(), end }
+    /// What is wrong with it at this time, and what to do.
+    fn problem(&self, now: u64) -> Option<(Severity, String, String)> {
+        let (severity, cause) = match certificates_in(&self.file) {
+            Ok(chain) => {
+                chain.iter().filter_map(|one| ends(one, now)).max_by_key(|(severity, _)| *severity)?
+            }
+            Err(error) => (Severity::Degraded, error),
+        };
+        let action = format!("renew the certificate {} ({})", self.file.display(), self.setting);
+        Some((severity, cause, action))
     }
 }
 
 impl SelfCheck {
     /// The check of a process with these settings and directories.
     pub(crate) fn of(config: &Config, object: String, host: Option<HostId>, dirs: Vec<PathBuf>) -> SelfCheck {
-        let served = config.meta.serve_tls.as_ref().map(|tls| ("meta.serve_cert", &tls.cert));
-        let shown = config.meta.tls.identity.as_ref().map(|(cert, _)| ("meta.tls_cert", cert));
-        let redis = config.redis.tls.as_ref().map(|tls| ("redis.tls_cert", &tls.cert));
-        let holders = config.holders.tls.as_ref().map(|tls| ("holders.tls_cert", &tls.cert));
-        let named = [served, shown, redis, holders].into_iter().flatten();
-        let certificates = named.map(|(setting, file)| Certificate::load(setting, file)).collect();
+        let certificates = certificates(config);
         SelfCheck { object, host, dirs, reserve: config.host.disk_reserve, certificates }
     }
 
-    fn findings(&self, now: i64) -> Vec<Finding> {
+    fn findings(&self, now: u64) -> Vec<Finding> {
         let disks = self.dirs.iter().filter_map(|dir| self.disk(dir));
         let certificates = self.certificates.iter().filter_map(|certificate| {
-            let (severity, cause) = match &certificate.end {
-                Ok(end) => ends(*end, now)?,
-                Err(error) => (Severity::Degraded, error.clone()),
-            };
-            let Certificate { setting, file, .. } = certificate;
-            let action = format!("renew the certificate {} ({setting}), then restart", file.display());
-            let object = format!("{}, {setting}", self.object);
+            let (severity, cause, action) = certificate.problem(now)?;
+            let object = format!("{}, {}", self.object, certificate.setting);
             Some(Finding::new(CERTIFICATE, severity, object, cause, action).on(self.host.clone()))
         });
         disks.chain(certificates).collect()
@@ -108,7 +100,7 @@ pub(crate) fn start_self_check(
     process.start_once(LOOP, "self-check", async move |stop| {
         while !stop.is_cancelled() {
             let looked = check.clone();
-            let now = i64::try_from(clock::since_epoch().as_secs())?;
+            let now = clock::since_epoch().as_secs();
             // A disk that hangs must not hold up the runtime.
             let found = tokio::task::spawn_blocking(move || looked.findings(now)).await?;
             reporter.record(found);
@@ -140,26 +132,52 @@ fn full(free: u64, reserve: u64) -> Option<(Severity, String)> {
     Some((severity, format!("less than {} MiB are free", limit.div_ceil(1024 * 1024))))
 }
 
+/// Every file with certificates that the settings name.
+fn certificates(config: &Config) -> Vec<Certificate> {
+    let (meta, redis, holders) = (&config.meta, config.redis.tls.as_ref(), config.holders.tls.as_ref());
+    let served = meta.serve_tls.as_ref();
+    // Files in `tls.dir` stand in for what is not set.
+    let other =
+        |file: &&PathBuf| config.tls.as_ref().is_none_or(|own| **file != own.host && **file != own.ca);
+    let named = [
+        ("tls.dir", config.tls.as_ref().map(|own| &own.host)),
+        ("tls.dir", config.tls.as_ref().map(|own| &own.ca)),
+        ("meta.serve_cert", served.map(|tls| &tls.cert).filter(other)),
+        ("meta.serve_client_ca", served.and_then(|tls| tls.client_ca.as_ref()).filter(other)),
+        ("meta.tls_cert", meta.tls.identity.as_ref().map(|(cert, _)| cert).filter(other)),
+        ("meta.tls_ca", meta.tls.ca.as_ref().filter(other)),
+        ("redis.tls_cert", redis.map(|tls| &tls.cert).filter(other)),
+        ("redis.tls_client_ca", redis.and_then(|tls| tls.client_ca.as_ref()).filter(other)),
+        ("holders.tls_cert", holders.map(|tls| &tls.cert)),
+        ("holders.tls_ca", holders.map(|tls| &tls.ca)),
+    ];
+    let given = named.into_iter().filter_map(|(setting, file)| Some((setting, file?.clone())));
+    given.map(|(setting, file)| Certificate { setting, file }).collect()
+}
+
 /// How bad it is that a certificate ends then, if it is.
-fn ends(end: i64, now: i64) -> Option<(Severity, String)> {
-    let at = jiff::Timestamp::from_second(end).map_or_else(|_| end.to_string(), |at| at.to_string());
-    match end - now {
-        left if left <= 0 => Some((Severity::Critical, format!("it expired at {at}"))),
-        left if left < RENEW_BEFORE_SECONDS => Some((Severity::Degraded, format!("it expires at {at}"))),
+fn ends(certificate: &Description, now: u64) -> Option<(Severity, String)> {
+    let end = certificate.not_after;
+    let what = if certificate.is_authority { "its authority" } else { "it" };
+    match end.saturating_sub(now) {
+        0 => Some((Severity::Critical, format!("{what} expired at {}", rfc3339(end)))),
+        _ if certificate.ends_soon(now) => {
+            Some((Severity::Degraded, format!("{what} expires at {}", rfc3339(end))))
+        }
         _ => None,
     }
 }
 
-/// When the first certificate of a file that ends, ends, in seconds since 1970.
-fn not_after(file: &Path) -> Result<i64> {
-    let length = std::fs::metadata(file)?.len();
-    anyhow::ensure!(length <= MAX_CERTIFICATE_BYTES, "it is larger than {MAX_CERTIFICATE_BYTES} bytes");
-    let ends = tls::certificates(&std::fs::read(file)?)?.into_iter().map(|der| validity::not_after(&der));
-    ends.collect::<Result<Vec<i64>>>()?.into_iter().min().context("no certificate is in it")
+/// What the certificates of a file say, or why that is not known.
+fn certificates_in(file: &Path) -> Result<Vec<Description>, String> {
+    let read = files::read(file).and_then(|pem| describe(pem.as_bytes()));
+    read.map_err(|error| format!("it cannot be read: {error}"))
 }
 
 #[cfg(test)]
 mod tests {
+    use capstan_access::certs::Authority;
+
     use super::*;
 
     #[test]
@@ -171,27 +189,37 @@ mod tests {
         assert_eq!(full(0, 0), None, "no reserve, no finding");
     }
 
-    #[test]
-    fn a_certificate_is_renewed_in_time() {
-        let severity = |left| ends(1_000_000_000 + left, 1_000_000_000).map(|(severity, _)| severity);
-        assert_eq!(severity(RENEW_BEFORE_SECONDS), None);
-        assert_eq!(severity(RENEW_BEFORE_SECONDS - 1), Some(Severity::Degraded));
-        assert_eq!(severity(0), Some(Severity::Critical));
-        assert_eq!(ends(0, 5).unwrap().1, "it expired at 1970-01-01T00:00:00Z");
+    const DAY: u64 = 24 * 3600;
+
+    fn description(days: u64) -> Description {
+        let authority = Authority::create("test", Duration::from_secs(days * DAY)).unwrap().0;
+        describe(authority.certificate().as_bytes()).unwrap().remove(0)
     }
 
     #[test]
-    fn the_chain_ends_with_its_first_certificate_that_ends() {
+    fn an_authority_is_a_finding_two_weeks_before_its_end() {
+        let authority = description(100);
+        let severity = |left: u64| ends(&authority, authority.not_after - left).map(|(severity, _)| severity);
+        assert_eq!(severity(14 * DAY), None);
+        assert_eq!(severity(14 * DAY - 1), Some(Severity::Degraded));
+        assert_eq!(severity(0), Some(Severity::Critical));
+        assert!(ends(&authority, u64::MAX).unwrap().1.starts_with("its authority expired at 20"));
+    }
+
+    #[test]
+    fn the_worst_certificate_of_a_file_counts() {
         let dir = capstan_testkit::TempDir::new("certificate").unwrap();
-        let pem = |year| {
-            let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-            params.not_after = rcgen::date_time_ymd(year, 2, 3);
-            params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
-        };
         let file = dir.join("cert.pem");
-        std::fs::write(&file, pem(2030) + &pem(2001)).unwrap();
-        assert_eq!(not_after(&file).unwrap(), 981_158_400);
+        let pem = |days| {
+            Authority::create("test", Duration::from_secs(days * DAY)).unwrap().0.certificate().to_owned()
+        };
+        let certificate = Certificate { setting: "tls.dir", file: file.clone() };
+        let problem = || certificate.problem(clock::since_epoch().as_secs());
+        std::fs::write(&file, pem(100)).unwrap();
+        assert_eq!(problem(), None);
+        std::fs::write(&file, pem(100) + &pem(0) + &pem(3)).unwrap();
+        assert_eq!(problem().unwrap().0, Severity::Critical);
         std::fs::write(&file, "nothing").unwrap();
-        assert!(not_after(&file).unwrap_err().to_string().contains("no certificate"));
+        assert!(problem().unwrap().1.contains("no certificate"), "{:?}", problem());
     }
 }

@@ -1,20 +1,19 @@
 //! What a process serves: the embedded store on the etcd wire, and HTTP.
 
 use std::fs::{DirBuilder, Permissions};
-use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use capstan_console::{State, router};
+use capstan_access::tls::{ClientCerts, LiveTls, ServerConfig, TlsFiles};
+use capstan_console::{Peer, State, TlsListener, router};
 use capstan_meta::embedded::{self, Embedded};
 use capstan_meta::wire::{self, JwtKeys, TokenKind};
 use tokio::net::TcpListener;
 
 use super::process::{LISTENER, Process};
-use crate::config::{AuthToken, Config, Meta};
-use crate::connect::read;
+use crate::config::{AuthToken, Config, HostTls, Meta, ServeTls};
 
 /// Read, write and enter, for the owner alone.
 const PRIVATE: u32 = 0o700;
@@ -69,9 +68,8 @@ pub(crate) fn start_wire(
 fn wire_options(meta: &Meta, name: &str) -> Result<wire::Options> {
     let tls = match &meta.serve_tls {
         Some(files) => {
-            let authority = files.client_ca.as_deref().map(read).transpose()?;
-            let tls = wire::Tls::from_pem(&read(&files.cert)?, &read(&files.key)?, authority.as_deref());
-            Some(tls.context("cannot use meta.serve_cert, meta.serve_key or meta.serve_client_ca")?)
+            let config = server_tls(files).context("cannot use the files for TLS on meta.listen")?;
+            Some(wire::Tls::new(config))
         }
         None => None,
     };
@@ -86,12 +84,40 @@ fn wire_options(meta: &Meta, name: &str) -> Result<wire::Options> {
     Ok(wire::Options { name: name.to_owned(), tls, tokens, limits, ..wire::Options::default() })
 }
 
-/// Serves HTTP; pending requests are completed during a shutdown.
-pub(crate) fn start_http(process: &Process, listener: TcpListener, state: State) {
-    process.start_once(LISTENER, "http", async move |stop| {
-        let app = router(state).into_make_service_with_connect_info::<SocketAddr>();
-        let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
-        serving.await.context("cannot serve HTTP")
-    });
+/// A server with these files as they are at every handshake.
+pub(super) fn server_tls(files: &ServeTls) -> Result<ServerConfig> {
+    let ServeTls { cert, key, client_ca } = files.clone();
+    let clients = if client_ca.is_some() { ClientCerts::Required } else { ClientCerts::Ignored };
+    Ok(LiveTls::open(TlsFiles { cert, key, authority: client_ca })?.server(clients)?)
+}
+
+/// Serves HTTP, over TLS if there are certificates; pending requests are completed during a shutdown.
+pub(crate) fn start_http(
+    process: &Process,
+    listener: TcpListener,
+    tls: Option<&HostTls>,
+    state: State,
+) -> Result<()> {
+    let app = router(state).into_make_service_with_connect_info::<Peer>();
+    match tls {
+        None => process.start_once(LISTENER, "http", async move |stop| {
+            let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
+            serving.await.context("cannot serve HTTP")
+        }),
+        Some(own) => {
+            let listener = encrypted(listener, own).context("cannot use the certificates in tls.dir")?;
+            process.start_once(LISTENER, "http", async move |stop| {
+                let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
+                serving.await.context("cannot serve HTTP over TLS")
+            });
+        }
+    }
     process.health.ready("http");
+    Ok(())
+}
+
+/// Hosts show certificates, for renewals; browsers and operators do not.
+fn encrypted(listener: TcpListener, own: &HostTls) -> Result<TlsListener> {
+    let files = TlsFiles { cert: own.host.clone(), key: own.host.clone(), authority: Some(own.ca.clone()) };
+    Ok(TlsListener::new(listener, LiveTls::open(files)?.server(ClientCerts::Optional)?)?)
 }

@@ -5,8 +5,10 @@
 mod access;
 mod bench;
 mod binary;
+mod certs;
 mod cluster;
 mod config;
+mod encrypted;
 mod etcd;
 mod exits;
 mod fleet;

@@ -2,7 +2,6 @@
 //! what was changed.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, MatchedPath, RawPathParams, Request, State as Extract};
@@ -18,7 +17,7 @@ use capstan_meta::Store;
 use super::caller::Caller;
 use super::routes::{Need, object, operate, view};
 use super::session::COOKIE;
-use crate::ApiError;
+use crate::{ApiError, Peer};
 
 /// What a page sends with every change that it makes with its cookie.
 const CSRF: &str = "x-capstan-csrf";
@@ -65,8 +64,12 @@ pub(crate) async fn check(
         return ApiError::with(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not served at {path}"))
             .into_response();
     };
-    if need == Need::Public {
-        return next.run(request).await;
+    match need {
+        Need::Public => return next.run(request).await,
+        // The handler reads what the certificate says.
+        Need::Host if shows_certificate(&request) => return next.run(request).await,
+        Need::Host => return refusal(Refused::Missing),
+        Need::SignedIn | Need::Grant(..) => {}
     }
     let presented = presented(&request);
     let identity = match gate.guard.authenticate(&presented.credential).await {
@@ -81,7 +84,7 @@ pub(crate) async fn check(
         return ApiError::with(StatusCode::FORBIDDEN, text).into_response();
     }
     let what = match need {
-        Need::Public | Need::SignedIn => path.clone(),
+        Need::Public | Need::SignedIn | Need::Host => path.clone(),
         Need::Grant(verb, template) => {
             let found = |name: &str| params.iter().find(|(known, _)| *known == name).map(|(_, value)| value);
             let wanted = match object(template, found) {
@@ -147,9 +150,14 @@ fn same_site(headers: &HeaderMap) -> Result<(), ApiError> {
     if own.is_some() && own == host { Ok(()) } else { Err(foreign) }
 }
 
+/// Whether the connection has a certificate of a host, which TLS has verified.
+fn shows_certificate(request: &Request) -> bool {
+    request.extensions().get::<ConnectInfo<Peer>>().is_some_and(|peer| peer.0.certificate.is_some())
+}
+
 fn presented(request: &Request) -> Presented {
     let headers = request.headers();
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
+    let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|peer| peer.0.address.ip());
     let none = |credential| Presented { credential, cookie: None };
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         // A credential that cannot be read is a wrong one, not none.

@@ -3,6 +3,7 @@
 
 mod authenticate;
 mod caller;
+pub(crate) mod certs;
 pub(crate) mod manage;
 mod routes;
 pub(crate) mod session;
@@ -10,4 +11,4 @@ pub(crate) mod session;
 pub(crate) use authenticate::{Gate, check};
 pub(crate) use caller::{Asks, NamedJson, NamedQuery};
 pub use routes::RouteNeed;
-pub(crate) use routes::{Routes, admin, operate, public, signed_in, view};
+pub(crate) use routes::{Routes, admin, host, operate, public, signed_in, view};

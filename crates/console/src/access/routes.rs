@@ -17,6 +17,8 @@ pub(crate) enum Need {
     Public,
     /// Any identity.
     SignedIn,
+    /// The certificate of a host.
+    Host,
     /// A verb on an object. `{name}` in it stands for the parameter of the path.
     Grant(Verb, &'static str),
 }
@@ -27,6 +29,10 @@ pub(crate) const fn public() -> Need {
 
 pub(crate) const fn signed_in() -> Need {
     Need::SignedIn
+}
+
+pub(crate) const fn host() -> Need {
+    Need::Host
 }
 
 pub(crate) const fn view(object: &'static str) -> Need {
@@ -52,6 +58,8 @@ pub struct RouteNeed {
     pub grant: Option<(Verb, &'static str)>,
     /// Whether it is served without any credential.
     pub public: bool,
+    /// Whether it is served to hosts only, which show their certificates.
+    pub host: bool,
 }
 
 /// A router, and what its routes need.
@@ -112,10 +120,11 @@ impl Routes {
             method: method.to_string(),
             path,
             grant: match need {
-                Need::Public | Need::SignedIn => None,
+                Need::Public | Need::SignedIn | Need::Host => None,
                 Need::Grant(verb, object) => Some((*verb, *object)),
             },
             public: *need == Need::Public,
+            host: *need == Need::Host,
         };
         self.needs.iter().map(line).collect()
     }

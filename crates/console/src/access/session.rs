@@ -1,6 +1,5 @@
 //! Sessions of browsers: sign in with a password or an access key, see who is signed in, sign out.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Json;
@@ -15,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::authenticate::{cookie, refusal};
 use super::caller::Caller;
-use crate::{ApiError, State};
+use crate::{ApiError, Peer, State};
 
 /// The name of the cookie.
 pub(super) const COOKIE: &str = "capstan_session";
@@ -44,7 +43,10 @@ pub(crate) async fn sign_in(
     extensions: Extensions,
     body: Result<Json<SignIn>, JsonRejection>,
 ) -> Result<Response, ApiError> {
-    let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip());
+    let peer = extensions.get::<ConnectInfo<Peer>>().map(|peer| &peer.0);
+    // A cookie that was set over TLS is never sent without it.
+    let secure = if peer.is_some_and(|peer| peer.encrypted) { "; Secure" } else { "" };
+    let peer = peer.map(|peer| peer.address.ip());
     // What is wrong with the body could repeat the password: only what is expected is said.
     let expected = "send {\"user\", \"password\"} or {\"key\"} as JSON";
     let Json(body) = body.map_err(|wrong| ApiError::with(wrong.status(), expected.to_owned()))?;
@@ -64,8 +66,11 @@ pub(crate) async fn sign_in(
     let token = state.access.open_session(&identity, LASTS).await?;
     events::record(&state.store, &identity.name, "signed in to", "the console", "").await;
     let text = token.text();
-    let set =
-        format!("{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}", text.reveal(), LASTS.as_secs());
+    let set = format!(
+        "{COOKIE}={}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{secure}",
+        text.reveal(),
+        LASTS.as_secs()
+    );
     let session = Session { identity: identity.name, csrf: Some(token.csrf()) };
     Ok(([(header::SET_COOKIE, set)], Json(session)).into_response())
 }

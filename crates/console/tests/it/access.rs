@@ -117,6 +117,12 @@ async fn every_route_refuses_every_wrong_credential() {
                     "{what} {token:?}"
                 );
             }
+            if route.host {
+                // No credential stands in for the certificate of a host.
+                let status = with_token(state, route, Some(stranger)).await;
+                assert_eq!(status, StatusCode::UNAUTHORIZED, "{what}");
+                return;
+            }
             let Some((verb, object)) = route.grant else {
                 assert!(!refused(with_token(state, route, Some(stranger)).await), "{what}");
                 return;

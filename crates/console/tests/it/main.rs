@@ -6,6 +6,7 @@ mod access;
 mod fleet;
 mod openapi;
 mod redis;
+mod tls;
 
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ fn state() -> (State, Embedded) {
         metrics: Metrics::new("1.2.3"),
         tasks: Supervisor::default(),
         access: Guard::fixed(Policy::default(), Anonymous::Admin),
+        signer: None,
         about: Arc::new(about),
     };
     (state, store)

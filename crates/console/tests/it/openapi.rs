@@ -32,7 +32,8 @@ async fn every_route_of_the_api_is_described_and_served() {
             let (status, said) = ask(&state, &method.to_uppercase(), &filled).await;
             let served = status != StatusCode::METHOD_NOT_ALLOWED && !said.contains("there is no page");
             assert!(served, "{method} {path}: {status} {said}");
-            if operation.get("requestBody").is_some() {
+            let is_for_hosts = path == "/api/v1/certs/renew" && status == StatusCode::UNAUTHORIZED;
+            if operation.get("requestBody").is_some() && !is_for_hosts {
                 assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{method} {path}: {said}");
             }
         }

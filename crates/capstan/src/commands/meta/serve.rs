@@ -34,6 +34,7 @@ pub(crate) async fn run(args: ServeArgs, context: &mut Context) -> Result<Exit> 
     logging::begin(&context.layers()?)?;
     let mut process = Process::new(config.host.stop_deadline)?;
     let listener = daemon::bind(config.meta.listen, "meta.listen").await?;
+    daemon::renew_overdue(&config)?;
     let store = daemon::open(&config.meta).await?;
     let scheme = if config.meta.serve_tls.is_some() { "https" } else { "http" };
     let endpoints = Endpoints {
