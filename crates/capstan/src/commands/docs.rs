@@ -86,7 +86,7 @@ pub(crate) enum DocsCommand {
         /// The node: the host that it runs on
         node: String,
     },
-    /// Forget a node that is Retired and has stopped
+    /// Forget a node that has stopped and holds nothing
     Delete {
         /// The node: the host that it ran on
         node: String,

@@ -158,21 +158,38 @@ impl Nodes {
         }
     }
 
-    /// Forgets a node that is retired and has stopped. If it starts again it is a new one.
+    /// Forgets a node that has stopped and holds nothing: it is Retired, or it never came back and its copies were made
+    /// elsewhere. If it starts again it is a new one.
     pub async fn delete(&self, node: &HostId) -> Result<(), DocsError> {
         let snapshot = self.view.snapshot();
         let state = self.state_of(&snapshot, node)?;
-        if state != NodeState::Retired {
-            let name = state.name();
+        let holder = holder_of(node)?;
+        let held =
+            tokens(&snapshot).iter().filter(|(_, log)| log.members().any(|one| *one == holder)).count();
+        if held > 0 {
             return Err(DocsError::refused(format!(
-                "node {node} is {name}; only a Retired node can be deleted"
+                "node {node} is {} and holds {held} tokens; retire it first (capstan docs retire {node}), or wait until its copies were made elsewhere",
+                state.name()
             )));
         }
         if snapshot.get(&AliveKey { node: node.clone() }).ok().flatten().is_some() {
             return Err(DocsError::refused(format!("node {node} is still running; stop it first")));
         }
-        match self.logs().await?.keep(&holder_of(node)?).await {
-            // The steward may have forgotten a holder that is away and holds nothing.
+        let logs = self.logs().await?;
+        let settled = match state {
+            // One that starts again takes part again.
+            NodeState::Retired => logs.keep(&holder).await,
+            // The steward forgets a holder that retires, is away and holds nothing.
+            NodeState::New
+            | NodeState::CreCluster
+            | NodeState::Onboarding
+            | NodeState::Syncing
+            | NodeState::Ok
+            | NodeState::NeedSync
+            | NodeState::Retiring => logs.retire(&holder).await,
+        };
+        match settled {
+            // The steward may have forgotten it already.
             Ok(()) | Err(StewardError::NoSuchHolder(_)) => {}
             Err(error) => return Err(error.into()),
         }

@@ -103,11 +103,15 @@ impl NodeFacts {
     #[must_use]
     pub fn event(&self, state: NodeState) -> Option<NodeEvent> {
         let has_tokens = self.copies + self.learning > 0;
-        let is_complete = self.up && self.copies > 0 && self.behind == 0 && self.learning == 0;
+        // A node that retires before it was complete may have nothing left to complete.
+        let is_due = self.copies > 0 || self.retiring;
+        let is_complete = self.up && is_due && self.behind == 0 && self.learning == 0;
         match state {
             NodeState::New if has_tokens && self.first => Some(NodeEvent::ClusterCreated),
             NodeState::New if has_tokens => Some(NodeEvent::Added),
-            NodeState::CreCluster | NodeState::Onboarding if has_tokens => Some(NodeEvent::TokensAssigned),
+            NodeState::CreCluster | NodeState::Onboarding if has_tokens || self.retiring => {
+                Some(NodeEvent::TokensAssigned)
+            }
             NodeState::Syncing if is_complete => Some(NodeEvent::Complete),
             NodeState::Ok if !self.up || self.behind > 0 => Some(NodeEvent::SyncFailed),
             NodeState::Ok if self.retiring => Some(NodeEvent::RetireRequested),
@@ -202,6 +206,18 @@ mod tests {
         for (facts, expected) in steps {
             state = facts.event(state).and_then(|event| state.step(event)).unwrap();
             assert_eq!(state, expected);
+        }
+    }
+
+    #[test]
+    fn a_node_that_retires_before_it_was_complete_ends_retired() {
+        for state in [NodeState::Onboarding, NodeState::Syncing, NodeState::NeedSync, NodeState::Ok] {
+            let facts = NodeFacts { up: true, retiring: true, ..NodeFacts::default() };
+            let mut now = state;
+            while let Some(event) = facts.event(now) {
+                now = now.step(event).unwrap();
+            }
+            assert_eq!(now, NodeState::Retired, "from {state:?}");
         }
     }
 

@@ -67,3 +67,29 @@ async fn a_node_is_onboarded_and_retired_while_clients_write() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_never_comes_back_is_deleted_when_its_copies_are_elsewhere() {
+    let mut cluster = Cluster::start(4).await;
+    cluster.collection(None).await;
+    let documents: Vec<_> = (0..100).map(|k| json!({ "k": k })).collect();
+    assert_eq!(cluster.post("/db/db/c", json!({ "doc": documents })).await.0, 202);
+    let nodes = Nodes::open(cluster.store.clone()).await.unwrap();
+    becomes(&nodes, "n4", NodeState::Ok).await;
+    let n4 = "n4".parse().unwrap();
+    let refused = nodes.delete(&n4).await.unwrap_err().to_string();
+    assert!(refused.contains("holds 12 tokens"), "{refused}");
+    cluster.end("n4").await;
+    eventually("the node is deleted", SOON, async || {
+        nodes.delete(&n4).await.map_err(|error| error.to_string())
+    })
+    .await;
+    eventually("nothing is known of it", SOON, async || {
+        let holders = cluster.store.list(&Holders {}).await.map_err(|error| error.to_string())?;
+        let known = holders.iter().any(|(key, _)| key.holder.as_str() == "docs.n4");
+        let copies: Vec<usize> = nodes.list().iter().map(|line| line.copies).collect();
+        if !known && copies == [16, 16, 16] { Ok(()) } else { Err(format!("{known}, {copies:?}")) }
+    })
+    .await;
+    assert_eq!(cluster.digests_agree().await, 100);
+}
