@@ -26,6 +26,11 @@ impl Token {
         (0..=last).map(move |number| Token { digits, number: u16::try_from(number).unwrap_or(u16::MAX) })
     }
 
+    /// The token with this number.
+    pub(crate) fn numbered(digits: u8, number: u16) -> Token {
+        Token { digits, number }
+    }
+
     /// The token of an id: its first digits if it is a text that begins with so many hex digits, otherwise the first
     /// digits of a hash. Ids that are numerically equal have the same token.
     #[must_use]

@@ -1,5 +1,6 @@
 //! A node: one engine, the copies of some tokens, and the API. What a daemon starts.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -149,7 +150,7 @@ impl Prepared {
         let router = Router::new(store.clone(), view, cluster.token_digits, tokens.clone(), secret)?;
         let tasks = vec![
             OwnedTask::spawn(create_tokens(store, cluster.clone())),
-            OwnedTask::spawn(tidy(holder.clone(), tokens)),
+            OwnedTask::spawn(tidy(holder.clone(), tokens, cluster.token_digits)),
         ];
         let started = clock::since_epoch().as_secs();
         let chores = Mutex::default();
@@ -312,28 +313,21 @@ async fn follow_states(inner: Weak<Inner>) {
 }
 
 /// Deletes the data of tokens that other nodes hold instead of this one.
-async fn tidy(holder: Holder, tokens: Arc<Tokens>) {
-    let mut held: std::collections::BTreeSet<Token> = std::collections::BTreeSet::new();
+async fn tidy(holder: Holder, tokens: Arc<Tokens>, digits: u8) {
     loop {
         tokio::time::sleep(TIDY).await;
-        held.extend(tokens.list().into_iter().map(|(token, _)| token));
         let snapshot = holder.view().snapshot();
         let logs = snapshot.list(&LogKeys {});
-        let left: Vec<Token> = logs
+        let left: BTreeSet<Token> = logs
             .iter()
             .filter(|(_, config)| !config.record.members().any(|member| member == holder.id()))
             .filter_map(|(key, _)| Token::of_log(&key.log))
-            .filter(|token| held.contains(token) && tokens.get(*token).is_none())
             .collect();
-        for token in left {
-            held.remove(&token);
-            let tokens = Arc::clone(&tokens);
-            let gone = tokio::task::spawn_blocking(move || tokens.discard(token)).await;
-            match gone {
-                Ok(Ok(())) => tracing::info!(%token, "data of a token that moved away was deleted"),
-                Ok(Err(error)) => tracing::warn!(%token, %error, "data of a token was not deleted"),
-                Err(_) => return,
-            }
+        let tokens = Arc::clone(&tokens);
+        match tokio::task::spawn_blocking(move || tokens.tidy(digits, &left)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "data that is not needed was not deleted; trying again"),
+            Err(_) => return,
         }
     }
 }

@@ -6,8 +6,9 @@
 
 mod lead;
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -53,6 +54,8 @@ pub(crate) struct Data {
     pub(super) engine: Arc<dyn Engine>,
     /// One change of the data at a time.
     alone: Mutex<()>,
+    /// One copy at a time is installed beside the present one.
+    installing: Mutex<()>,
     applied: watch::Sender<Applied>,
     metrics: DocsMetrics,
     /// What comes now belongs to a move of the token to this node. A copy of which there is nothing yet begins so.
@@ -68,8 +71,9 @@ impl Data {
         let record = engine.get(&Applied::key(token))?;
         let applied = record.as_deref().map(Applied::decode).transpose()?.unwrap_or_default();
         let is_moving = AtomicBool::new(applied.next == 0);
-        let (alone, applied) = (Mutex::new(()), watch::Sender::new(applied));
-        Ok(Data { token, engine, alone, applied, metrics, is_moving })
+        let applied = watch::Sender::new(applied);
+        let (alone, installing) = (Mutex::new(()), Mutex::new(()));
+        Ok(Data { token, engine, alone, installing, applied, metrics, is_moving })
     }
 
     /// Counts bytes that came with a move of the token.
@@ -131,11 +135,29 @@ impl Data {
         Ok(self.engine.write(changes)?)
     }
 
+    /// Installs another copy of the data: `write` puts its pairs below the prefix that it gets, and the copy counts when
+    /// all of them are there. A copy that was cut off is removed first, so that nothing of it is mixed in.
+    pub(super) fn install(&self, next: u64, write: impl FnOnce(&[u8]) -> io::Result<()>) -> io::Result<()> {
+        let _installing = self.installing.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = |error: DocsError| io::Error::other(error.to_string());
+        let before = self.applied();
+        let generation = before.generation.wrapping_add(1);
+        let prefix = layout::copy_prefix(self.token, generation);
+        self.engine
+            .write(vec![Change::DeletePrefix(prefix.clone().into())])
+            .map_err(|error| failed(error.into()))?;
+        write(&prefix)?;
+        self.replace(before.generation, Applied { next, generation }).map_err(failed)
+    }
+
     /// Makes another copy of the data the one that counts.
-    pub(super) fn replace(&self, next: u64, generation: u32) -> Result<(), DocsError> {
+    fn replace(&self, generation: u32, applied: Applied) -> Result<(), DocsError> {
         let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.applied();
-        let applied = Applied { next, generation };
+        if before.generation != generation {
+            let text = format!("token {} was deleted here while a copy of it came", self.token);
+            return Err(DocsError::Busy(text));
+        }
         self.write(Vec::new(), applied)?;
         self.engine.sync()?;
         self.applied.send_replace(applied);
@@ -143,17 +165,52 @@ impl Data {
         Ok(self.engine.write(vec![Change::DeletePrefix(old.into())])?)
     }
 
-    /// Deletes everything that this node has of the token.
-    pub(crate) fn discard(&self) -> Result<(), DocsError> {
+    /// Keeps copies from being installed; nothing while one is.
+    fn between_copies(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.installing.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Makes nothing of what this node has of the token count any more. [`Data::sweep`] deletes it.
+    pub(super) fn discard(&self) -> Result<(), DocsError> {
+        let Some(_installing) = self.between_copies() else {
+            return Err(DocsError::Busy(format!("a copy of token {} has not ended yet", self.token)));
+        };
         let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
-        let generation = self.applied().generation;
-        let old = layout::copy_prefix(self.token, generation);
-        // The record goes first: without it the data counts for nothing.
-        let fresh = Applied { next: 0, generation: generation + 1 };
+        // Behind the generation that a copy which was cut off may have left.
+        let fresh = Applied { next: 0, generation: self.applied().generation.wrapping_add(2) };
         self.write(Vec::new(), fresh)?;
         self.applied.send_replace(fresh);
+        Ok(())
+    }
+
+    /// Deletes a generation of the data that does not count: it was replaced, cut off or discarded.
+    pub(super) fn sweep(&self, generation: u32) -> Result<(), DocsError> {
+        // A copy that comes now is the one that will count.
+        let Some(_installing) = self.between_copies() else { return Ok(()) };
+        if self.applied().generation == generation {
+            return Ok(());
+        }
+        let old = layout::copy_prefix(self.token, generation);
         Ok(self.engine.write(vec![Change::DeletePrefix(old.into())])?)
     }
+
+    /// Makes what is applied durable. Entries of the log before the answer may be dropped.
+    pub(super) fn save(&self) -> Result<Offset, DocsError> {
+        let next = self.applied().next;
+        self.engine.sync()?;
+        Ok(Offset(next))
+    }
+}
+
+/// [`Data::save`], on a thread of its own.
+async fn save(data: &Arc<Data>) -> Result<Offset, DocsError> {
+    let data = Arc::clone(data);
+    let saved = tokio::task::spawn_blocking(move || data.save()).await;
+    saved.map_err(|error| DocsError::Broken(error.to_string()))?
 }
 
 fn prefixed(prefix: &[u8], change: Change) -> Change {
@@ -237,11 +294,19 @@ impl Copy {
     /// Makes nodes that have nothing of the token begin with a snapshot, if this copy leads: the log sends one to every
     /// copy that lacks a dropped entry, and the first entry of a log has no data. True once it is so.
     pub(crate) async fn prefer_snapshots(&self) -> bool {
-        if let Err(error) = self.log.truncate_before(FIRST_DATA).await {
+        let dropped = self.drop_first_entry().await;
+        if let Err(error) = &dropped {
             tracing::debug!(token = %self.data.token, %error, "the first entry was not dropped; trying again");
-            return false;
         }
-        self.log.status().await.is_ok_and(|status| status.start >= FIRST_DATA)
+        dropped.is_ok() && self.log.status().await.is_ok_and(|status| status.start >= FIRST_DATA)
+    }
+
+    async fn drop_first_entry(&self) -> Result<(), DocsError> {
+        // Without the entry the engine cannot begin anew: after a power cut it must be behind it.
+        if save(&self.data).await? < FIRST_DATA {
+            return Ok(());
+        }
+        Ok(self.log.truncate_before(FIRST_DATA).await?)
     }
 
     /// Notes whether the token is moving to this node.
@@ -413,18 +478,14 @@ impl Worker {
 
     /// Drops old entries of this copy's log, after what they made is durable.
     async fn shorten(&self) {
-        let data = Arc::clone(&self.data);
-        let applied = data.applied().next;
-        let synced = tokio::task::spawn_blocking(move || data.engine.sync()).await;
-        match synced {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(token = %self.data.token, %error, "log was not shortened");
-                return;
+        let dropped = match save(&self.data).await {
+            Ok(saved) => {
+                let before = Offset(saved.0.saturating_sub(KEEP_ENTRIES));
+                self.log.truncate_before(before).await.map_err(DocsError::from)
             }
-            Err(_) => return,
-        }
-        if let Err(error) = self.log.truncate_before(Offset(applied.saturating_sub(KEEP_ENTRIES))).await {
+            Err(error) => Err(error),
+        };
+        if let Err(error) = dropped {
             tracing::warn!(token = %self.data.token, %error, "log was not shortened");
         }
     }

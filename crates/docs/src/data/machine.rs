@@ -10,7 +10,6 @@ use bytes::Bytes;
 use capstan_log::{LogName, Offset, Snapshot, StateMachine};
 
 use super::copy::Data;
-use crate::error::DocsError;
 use crate::queue::{Queue, Ticket};
 use crate::storage::{Change, Engine, Pairs, StorageError, layout, layout::Applied};
 
@@ -33,21 +32,19 @@ impl Machine {
     }
 
     /// Installs the pairs that `feed` gives to what it is called with, in a generation of their own.
-    fn install_pairs(
+    pub(super) fn install_pairs(
         &self,
         at: Offset,
         feed: impl FnOnce(&mut dyn FnMut(&mut dyn Read) -> io::Result<u64>) -> io::Result<()>,
     ) -> io::Result<()> {
         let data = &self.data;
-        let generation = data.applied().generation.wrapping_add(1);
-        let prefix = layout::copy_prefix(data.token, generation);
-        data.engine.write(vec![Change::DeletePrefix(prefix.clone().into())]).map_err(other)?;
-        feed(&mut |pairs: &mut dyn Read| {
-            let (count, bytes) = write_pairs(&*data.engine, &prefix, pairs)?;
-            data.count_moved(bytes);
-            Ok(count)
-        })?;
-        data.replace(at.0, generation).map_err(|error: DocsError| io::Error::other(error.to_string()))
+        data.install(at.0, |prefix| {
+            feed(&mut |pairs: &mut dyn Read| {
+                let (count, bytes) = write_pairs(&*data.engine, prefix, pairs)?;
+                data.count_moved(bytes);
+                Ok(count)
+            })
+        })
     }
 }
 
@@ -252,8 +249,11 @@ mod tests {
     fn data_of_a_token_that_moved_away_is_deleted() {
         let data = data();
         data.apply(0, &[(0, put("a", "1"))], 1).unwrap();
+        let generation = data.applied().generation;
         data.discard().unwrap();
         assert_eq!((data.applied().next, pairs(&data).len()), (0, 0));
+        data.sweep(generation).unwrap();
+        data.sweep(data.applied().generation).unwrap();
         data.apply(0, &[(0, put("a", "1"))], 1).unwrap();
         assert_eq!(pairs(&data).len(), 1);
     }

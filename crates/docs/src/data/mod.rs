@@ -12,6 +12,8 @@ mod entry;
 mod evaluate;
 mod find;
 pub(crate) mod machine;
+#[cfg(test)]
+mod sim;
 mod state;
 pub(crate) mod tokens;
 

@@ -1,6 +1,6 @@
 //! All tokens of this node.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use capstan_log::{Log, LogName, NoSnapshots, StateMachine};
@@ -12,7 +12,7 @@ use crate::error::DocsError;
 use crate::id::Token;
 use crate::metrics::DocsMetrics;
 use crate::queue::Queue;
-use crate::storage::Engine;
+use crate::storage::{Engine, layout};
 
 /// The tokens that this node holds, on one engine.
 pub(crate) struct Tokens {
@@ -48,7 +48,7 @@ impl Tokens {
     }
 
     /// The data of a token, opened once.
-    fn data(&self, token: Token) -> Result<Arc<Data>, DocsError> {
+    pub(super) fn data(&self, token: Token) -> Result<Arc<Data>, DocsError> {
         let mut all = self.data.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(data) = all.get(&token) {
             return Ok(Arc::clone(data));
@@ -58,10 +58,43 @@ impl Tokens {
         Ok(data)
     }
 
-    /// Deletes the data of a token that is not open here.
-    pub(crate) fn discard(&self, token: Token) -> Result<(), DocsError> {
+    /// Every generation of every token's data that is stored here, whether or not it counts.
+    pub(super) fn stored(&self, digits: u8) -> Result<Vec<(Token, u32)>, DocsError> {
+        let (view, mut stored) = (self.engine.snapshot(), Vec::new());
+        let (mut from, before) = layout::whole(layout::COPIES.to_vec());
+        while let Some((key, _)) = view.range(&from, &before).next().transpose()? {
+            let (number, generation) = layout::copy_of(&key)?;
+            let token = Token::numbered(digits, number);
+            from = layout::whole(layout::copy_prefix(token, generation)).1;
+            stored.push((token, generation));
+        }
+        Ok(stored)
+    }
+
+    /// Deletes what does not count: copies that were replaced or cut off, and tokens that have left this node, also those
+    /// that did in an earlier life of it.
+    pub(crate) fn tidy(&self, digits: u8, left: &BTreeSet<Token>) -> Result<(), DocsError> {
+        let outcomes = self.stored(digits)?.into_iter().map(|(token, generation)| {
+            let data = self.data(token)?;
+            if left.contains(&token) && data.applied().generation == generation {
+                self.discard(token, &data)?;
+            }
+            data.sweep(generation)
+        });
+        // One that has to wait does not keep the others waiting.
+        let outcomes: Vec<Result<(), DocsError>> = outcomes.collect();
+        outcomes.into_iter().collect()
+    }
+
+    /// Discards the data of a token that is not open here.
+    fn discard(&self, token: Token, data: &Data) -> Result<(), DocsError> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.contains_key(&token) { Ok(()) } else { self.data(token)?.discard() }
+        if open.contains_key(&token) {
+            return Ok(());
+        }
+        data.discard()?;
+        tracing::info!(%token, "data of a token that moved away is deleted");
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@
 //! makes each durable before it acknowledges it; the copy counts when it is complete, as always. The queue is never the
 //! truth: the log's record says which node learns which token, and whatever happens to messages costs time only.
 
-mod desk;
+pub(crate) mod desk;
 mod message;
 mod rabbit;
 

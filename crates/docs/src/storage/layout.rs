@@ -52,12 +52,20 @@ fn damaged() -> StorageError {
     StorageError("the record of a token is damaged".to_owned())
 }
 
+/// Before every key of every copy of the data of all tokens.
+pub(crate) const COPIES: &[u8] = b"g";
+
 /// Before every key of one copy of a token's data.
 pub(crate) fn copy_prefix(token: Token, generation: u32) -> Vec<u8> {
-    let mut key = vec![b'g'];
-    key.extend(token.number().to_be_bytes());
-    key.extend(generation.to_be_bytes());
-    key
+    [COPIES, &token.number().to_be_bytes(), &generation.to_be_bytes()].concat()
+}
+
+/// The number of the token and the generation of the copy that a key belongs to.
+pub(crate) fn copy_of(key: &[u8]) -> Result<(u16, u32), StorageError> {
+    let rest = key.strip_prefix(COPIES).ok_or_else(damaged)?;
+    let (number, rest) = rest.split_first_chunk().ok_or_else(damaged)?;
+    let generation = rest.first_chunk().ok_or_else(damaged)?;
+    Ok((u16::from_be_bytes(*number), u32::from_be_bytes(*generation)))
 }
 
 fn of(kind: u8, collection: CollectionId) -> Vec<u8> {
