@@ -25,6 +25,9 @@ pub enum DocsError {
     /// The document or the request is larger than it may be.
     #[error("{0}")]
     TooLarge(String),
+    /// The client has stopped in the middle of its request. Nothing was changed.
+    #[error("{0}")]
+    Stalled(String),
     /// The request has no valid key.
     #[error("{0}")]
     Unauthorized(String),
@@ -58,6 +61,7 @@ impl DocsError {
             | DocsError::Gone(_)
             | DocsError::Duplicate(_)
             | DocsError::TooLarge(_)
+            | DocsError::Stalled(_)
             | DocsError::Unauthorized(_)
             | DocsError::Forbidden(_) => Remedy::Reject,
             DocsError::Stale | DocsError::NotPrimary(_) | DocsError::Unknown(_) => Remedy::Refresh,
@@ -74,6 +78,7 @@ impl DocsError {
             DocsError::Unauthorized(_) => 401,
             DocsError::Forbidden(_) => 403,
             DocsError::NotFound(_) => 404,
+            DocsError::Stalled(_) => 408,
             DocsError::Duplicate(_) => 409,
             DocsError::Gone(_) => 410,
             DocsError::TooLarge(_) => 413,

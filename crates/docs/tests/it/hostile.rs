@@ -1,8 +1,11 @@
 //! What careless and hostile clients send: refused with a documented status, and nothing is changed.
 
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SOON};
 
 /// `{"a": {"a": ... 1}}`, so many levels.
 fn nested(levels: usize) -> Value {
@@ -162,4 +165,32 @@ async fn ids_of_every_kind_are_paged_once() {
     }
     let once: std::collections::BTreeSet<&String> = seen.iter().collect();
     assert_eq!((seen.len(), once.len()), (all.len(), all.len()));
+}
+
+/// Sends the beginning of a request, and returns what it is answered with.
+async fn get_stuck(address: std::net::SocketAddr) -> String {
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let head = "POST /db/db/db/c HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{\"doc\": {\"k\": 1, ";
+    client.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 2_000];
+    let read =
+        tokio::time::timeout(SOON, client.read(&mut answer)).await.expect("an answer in time").unwrap();
+    answer.truncate(read);
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_are_stuck_are_refused_and_delay_nobody() {
+    let cluster = Cluster::start(1).await;
+    cluster.collection(Some("k")).await;
+    let address = cluster.nodes["n1"].http;
+    let mut stuck: JoinSet<String> = (0..100).map(|_| get_stuck(address)).collect();
+    for k in 0..20 {
+        assert_eq!(cluster.post("/db/db/c", json!({ "doc": { "k": k } })).await.0, 202);
+    }
+    while let Some(answer) = stuck.join_next().await {
+        let answer = answer.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("nothing of the body"), "{answer}");
+    }
+    assert_eq!(cluster.get("/db/db/c/count").await.1["count"], 20);
 }

@@ -1,8 +1,11 @@
 //! What a request asks for: its filter, its options, its body.
 
-use axum::body::{Body, to_bytes};
+use std::time::Duration;
+
+use axum::body::Body;
 use bson::{Bson, Document};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
 use serde_json::Value;
 
 use super::{Call, MAX_BODY};
@@ -12,6 +15,9 @@ use crate::language::from_json;
 use crate::language::json::object_from_json;
 use crate::language::query_string::decode;
 use crate::router::Concern;
+
+/// How long a client may send nothing in the middle of a body.
+const IDLE: Duration = Duration::from_secs(10);
 
 impl Call<'_> {
     /// A filter: an object in brackets, or JSON text.
@@ -96,10 +102,19 @@ pub(super) fn text_of(value: Option<&Bson>) -> Option<String> {
     }
 }
 
+/// Reads a body of at most so many bytes. A client that stops sending is not waited for.
 pub(super) async fn read_body(body: Body, limit: usize) -> Result<Bytes, DocsError> {
-    to_bytes(body, limit)
-        .await
-        .map_err(|_| DocsError::TooLarge(format!("the body was cut off or has more than {limit} bytes")))
+    let too_large = || DocsError::TooLarge(format!("the body was cut off or has more than {limit} bytes"));
+    let stalled = |_| DocsError::Stalled(format!("nothing of the body came for {} seconds", IDLE.as_secs()));
+    let (mut chunks, mut read) = (body.into_data_stream(), BytesMut::new());
+    while let Some(chunk) = tokio::time::timeout(IDLE, chunks.next()).await.map_err(stalled)? {
+        let chunk = chunk.map_err(|_| too_large())?;
+        if read.len() + chunk.len() > limit {
+            return Err(too_large());
+        }
+        read.extend_from_slice(&chunk);
+    }
+    Ok(read.freeze())
 }
 
 pub(super) async fn read_json(body: Body) -> Result<Value, DocsError> {

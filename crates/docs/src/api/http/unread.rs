@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
 use axum::extract::Request;
+use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
 use futures_util::{StreamExt, stream};
@@ -23,7 +24,9 @@ pub(super) async fn drop_unread(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let unread: Shared = Arc::new(Mutex::new(body.into_data_stream()));
     let answer = next.run(Request::from_parts(parts, Body::from_stream(stream_of(&unread)))).await;
-    if answer.status().is_client_error() || answer.status().is_server_error() {
+    let is_refused = answer.status().is_client_error() || answer.status().is_server_error();
+    // A client that has stalled would not send the rest either.
+    if is_refused && answer.status() != StatusCode::REQUEST_TIMEOUT {
         // Past the time limit the answer goes out anyway, and the connection is closed.
         timeout(PATIENCE, drop_all(stream_of(&unread))).await.ok();
     }
