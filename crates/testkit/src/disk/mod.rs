@@ -61,7 +61,8 @@ impl Cut {
 /// How one call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The device fails. A failed sync drops what it should have made durable, as operating systems do.
+    /// The device fails. A failed sync drops what it should have made durable, as operating systems do: data stays
+    /// visible and never becomes durable, names of a directory go back.
     Io,
     /// The disk is full.
     Full,
@@ -317,6 +318,14 @@ impl Film {
         &self.frames[frame].0
     }
 
+    /// The disk after a crash of the process just before this call, without a power cut.
+    #[must_use]
+    pub fn crash(&self, frame: usize) -> SimDisk {
+        let mut world = self.frames[frame].1.clone();
+        world.locks.clear();
+        SimDisk::from_world(world)
+    }
+
     /// The disk after a power cut just before (and, for unsynced data, during) this call.
     #[must_use]
     pub fn cut(&self, frame: usize, how: Cut, rng: &mut StdRng) -> SimDisk {
@@ -379,7 +388,10 @@ impl Disk for SimDisk {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.call(CallKind::SyncDir, dir, |world, fault| {
-            failing(fault)?;
+            if let Err(error) = failing(fault) {
+                world.forget_unsynced_names(dir);
+                return Err(error);
+            }
             world.sync_dir(dir);
             Ok(())
         })

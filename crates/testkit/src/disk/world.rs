@@ -189,6 +189,18 @@ impl World {
         }
     }
 
+    /// After a failed directory sync: its names go back to the durable ones, as when the file system is mounted again.
+    /// Open files stay open.
+    pub(super) fn forget_unsynced_names(&mut self, dir: &Path) {
+        self.unsynced.retain(|change| !change.in_dir(dir));
+        let within = |path: &Path| path.parent() == Some(dir);
+        self.names.retain(|path, _| !within(path));
+        self.names
+            .extend(self.durable_names.iter().filter(|(path, _)| within(path)).map(|(p, i)| (p.clone(), *i)));
+        self.dirs.retain(|path| !within(path));
+        self.dirs.extend(self.durable_dirs.iter().filter(|path| within(path)).cloned());
+    }
+
     /// Makes one change durable.
     pub(super) fn settle(&mut self, change: &Change) {
         match change {

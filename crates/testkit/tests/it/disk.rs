@@ -117,6 +117,22 @@ fn a_failed_sync_forgets_what_it_should_have_kept() {
 }
 
 #[test]
+fn a_failed_directory_sync_undoes_its_names() {
+    let disk = with_durable(b"old");
+    disk.create(&path("b")).unwrap().sync().unwrap();
+    disk.rename(&path("b"), &path("a")).unwrap();
+    let open = disk.create(&path("c")).unwrap();
+    disk.break_call(disk.calls(), Fault::Io);
+    assert!(disk.sync_dir(root()).is_err());
+    disk.repair();
+    assert_eq!(disk.list(root()).unwrap(), ["a"]);
+    assert_eq!(disk.read(&path("a")).unwrap(), b"old");
+    open.write_all_at(b"x", 0).unwrap();
+    disk.sync_dir(root()).unwrap();
+    assert_eq!(disk.cut(Cut::Keep, &mut seed::rng(1)).list(root()).unwrap(), ["a"]);
+}
+
+#[test]
 fn a_full_disk_writes_what_fits() {
     let disk = with_durable(b"1234");
     disk.set_capacity(Some(10));
