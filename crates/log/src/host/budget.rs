@@ -1,4 +1,4 @@
-//! How much memory may uncommitted appends use? There is one limit per log and one per host.
+//! How much memory may uncommitted appends and received packets use? Each has one limit per log and one per host.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ const PER_APPEND: usize = 256;
 /// Bytes of an entry besides its data: its record's header, twice.
 const PER_ENTRY: usize = 96;
 
-/// Bytes of uncommitted appends to one log and to all logs of the host.
+/// The limits of one log and of all logs of the host, in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Budget {
     log: Arc<Semaphore>,
@@ -19,7 +19,7 @@ pub(super) struct Budget {
     most: u32,
 }
 
-/// The reservation of one append; released when it is committed or has failed.
+/// A reservation: of an append until it is committed or has failed, of a packet until it is processed.
 #[derive(Debug)]
 pub(super) struct Room {
     _log: OwnedSemaphorePermit,
@@ -48,6 +48,14 @@ impl Budget {
         let host = Arc::clone(&self.host).acquire_many_owned(bytes).await.ok()?;
         Some(Room { _log: log, _host: host })
     }
+
+    /// A reservation for a packet with this many bytes, if there is space now.
+    pub(super) fn room_now(&self, bytes: usize) -> Option<Room> {
+        let bytes = u32::try_from(bytes + PER_APPEND).unwrap_or(u32::MAX).min(self.most);
+        let log = Arc::clone(&self.log).try_acquire_many_owned(bytes).ok()?;
+        let host = Arc::clone(&self.host).try_acquire_many_owned(bytes).ok()?;
+        Some(Room { _log: log, _host: host })
+    }
 }
 
 #[cfg(test)]
@@ -68,5 +76,17 @@ mod tests {
         assert!(one.room(&batch).await.is_some());
         // An append above the limit waits until it is alone.
         assert!(one.room(&[Bytes::from(vec![0; 50_000])]).await.is_some());
+    }
+
+    #[test]
+    fn a_log_that_does_not_take_its_packets_gets_no_more_of_them() {
+        let shared = host(10_000);
+        let (one, other) = (Budget::new(4_000, 10_000, &shared), Budget::new(4_000, 10_000, &shared));
+        let held: Vec<Room> = std::iter::from_fn(|| one.room_now(1_000)).collect();
+        assert_eq!(held.len(), 3);
+        let others: Vec<Room> = std::iter::from_fn(|| other.room_now(1_000)).collect();
+        assert_eq!(others.len(), 3);
+        drop(held);
+        assert!(one.room_now(100_000).is_some(), "a packet above the limit when it is alone");
     }
 }

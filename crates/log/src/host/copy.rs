@@ -79,7 +79,7 @@ pub(super) enum Input {
 }
 
 /// A packet of another holder. Boxed because it is rare and large: a queue has space of full size for every message.
-pub(super) type Arrived = Box<(HolderId, Packet)>;
+pub(super) type Arrived = Box<(HolderId, Packet, Room)>;
 
 /// Reports of the disk and the store. There is one per effect, and effects are bounded by inputs.
 #[derive(Debug)]
@@ -253,6 +253,11 @@ impl Copy {
         let renewal = renewed(session);
         tokio::pin!(tick, renewal);
         loop {
+            // A log that was at rest may have something to do before its next tick.
+            let due = Instant::now() + self.pause();
+            if due < tick.deadline() {
+                tick.as_mut().reset(due);
+            }
             tokio::select! {
                 biased;
                 Some(notice) = reports.recv() => {
@@ -278,8 +283,12 @@ impl Copy {
                     self.happen(Event::Tick).await;
                     self.tend_drain().await;
                     self.tend_snapshots();
-                    // A single copy sends no heartbeats: a thousand of them should cost nothing.
-                    let pause = if self.is_alone() { RECOVER_AFTER } else { self.timing.heartbeat / 2 };
+                    self.replica.rest_up_to(self.shared.longest_pause());
+                    let pause = self.pause();
+                    if pause > self.timing.heartbeat {
+                        // At rest every follower has everything.
+                        self.forget_recent(0);
+                    }
                     tick.as_mut().reset(Instant::now() + pause);
                 }
                 Some(arrived) = packets.recv() => {
@@ -316,6 +325,18 @@ impl Copy {
         for _ in 0..BURST {
             let Ok(input) = inputs.try_recv() else { return };
             self.input(input).await;
+        }
+    }
+
+    /// How long this copy can go without a tick. A single copy sends no heartbeats: a thousand of them should cost
+    /// nothing.
+    fn pause(&self) -> Duration {
+        let busy = self.ended.is_some() || self.drain.is_some();
+        let transfers = self.arriving.is_some() || !self.leaving.is_empty();
+        match () {
+            () if self.is_alone() => RECOVER_AFTER,
+            () if busy || transfers => self.timing.heartbeat / 2,
+            () => self.replica.pause(self.now()),
         }
     }
 
@@ -382,7 +403,7 @@ impl Copy {
         }
     }
 
-    async fn arrived(&mut self, (from, packet): (HolderId, Packet)) {
+    async fn arrived(&mut self, (from, packet, _room): (HolderId, Packet, Room)) {
         match packet {
             Packet::Message(message) => self.happen(Event::Received(from, message)).await,
             Packet::Fetch(offset) => self.lend(from, offset),

@@ -32,6 +32,7 @@ use crate::keys::{GraveKeys, HolderId, LogKeys, LogName};
 use crate::net::{self, AddressBook, Links, Packet, Tls};
 use crate::referee;
 use crate::replica::Timing;
+use budget::Budget;
 use copy::{Arrived, Copy};
 pub use handle::{Batch, Log, Pending, SegmentInfo, Tail};
 pub use machine::{NoSnapshots, Snapshot, StateMachine};
@@ -95,8 +96,9 @@ struct Shared {
     open: Mutex<HashMap<LogName, Opened>>,
     /// At most one log is opened or deleted at a time.
     opening: tokio::sync::Mutex<()>,
-    /// Bytes of appends that are not committed yet.
+    /// Bytes of appends that are not committed yet, and of packets that were not processed yet.
     room: Arc<Semaphore>,
+    inbox: Arc<Semaphore>,
     /// The next life number of a copy; each start of the host begins with a higher one.
     lives: AtomicU64,
 }
@@ -105,8 +107,9 @@ struct Shared {
 type Told = Option<(Box<LogConfig>, Revision)>;
 
 struct Opened {
-    /// What other holders send.
+    /// What other holders send, and the limit of its bytes.
     packets: mpsc::Sender<Arrived>,
+    inbox: Budget,
     /// Only the newest counts, so it never waits in a queue.
     configs: watch::Sender<Told>,
     log: Log,
@@ -128,6 +131,10 @@ impl Opened {
         }
     }
 }
+
+/// The pace of heartbeats of logs at rest: each waits this long for every log that is open here, so that their cost does
+/// not grow with their number.
+const REST_PER_LOG: Duration = Duration::from_micros(500);
 
 /// Bits for lives of copies within one start of a host.
 const LIVES: u32 = 24;
@@ -155,6 +162,7 @@ impl Host {
         let links = Arc::new(Links::new(options.me.clone(), book, options.tls.clone()));
         let shared = Arc::new(Shared {
             room: budget::host(options.host_bytes),
+            inbox: budget::host(options.host_bytes),
             options,
             disk,
             store,
@@ -195,7 +203,9 @@ impl Host {
         let copy = Copy::new(shared, disk.clone(), machine, inputs.downgrade());
         let log = Log::new(disk, inputs, copy.gauge(), copy.standing(), shared);
         let task = OwnedTask::spawn(copy.run(queue, arrived, told));
-        let opened = Opened { packets, configs, log: log.clone(), incarnation, _task: task };
+        let HostOptions { log_bytes, host_bytes, .. } = shared.options;
+        let inbox = Budget::new(log_bytes, host_bytes, &shared.inbox);
+        let opened = Opened { packets, inbox, configs, log: log.clone(), incarnation, _task: task };
         opened.configure(found.record, found.mod_revision);
         shared.open.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), opened);
         Ok(log)
@@ -272,6 +282,12 @@ impl Shared {
         self.lives.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// The maximum interval between heartbeats of a log at rest.
+    fn longest_pause(&self) -> Duration {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).len();
+        REST_PER_LOG * u32::try_from(open).unwrap_or(u32::MAX)
+    }
+
     /// The copy of a log, created if missing. A copy of an earlier log of the same name blocks this until it is
     /// deleted.
     async fn copy_of(&self, name: &LogName, config: &LogConfig) -> Result<DiskLog, LogError> {
@@ -344,23 +360,24 @@ impl Shared {
         open.get(name).map(|opened| opened.log.clone())
     }
 
-    fn packets(&self, name: &LogName, incarnation: Incarnation) -> Option<mpsc::Sender<Arrived>> {
+    /// Queues a packet for its log. Without space, or if the log is not open, it is dropped, as any packet may be: a log
+    /// that is busy does not block the others.
+    fn deliver(&self, from: &HolderId, name: &LogName, incarnation: Incarnation, packet: Packet) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = open.get(name).filter(|opened| opened.incarnation == incarnation);
-        opened.map(|opened| opened.packets.clone())
+        let Some(opened) = open.get(name).filter(|opened| opened.incarnation == incarnation) else { return };
+        if let Some(room) = opened.inbox.room_now(packet.bytes()) {
+            opened.packets.try_send(Box::new((from.clone(), packet, room))).ok();
+        }
     }
 }
 
-/// Delivers packets to open logs; other packets are dropped, as any packet may be.
+/// Delivers packets to open logs.
 #[derive(Clone)]
 struct Postman(Arc<Shared>);
 
 impl net::Deliver for Postman {
     async fn deliver(&self, from: &HolderId, log: LogName, incarnation: Incarnation, packet: Packet) {
         self.0.links.heard(from);
-        if let Some(packets) = self.0.packets(&log, incarnation) {
-            // A log with a full queue does not block the others on this connection.
-            packets.try_send(Box::new((from.clone(), packet))).ok();
-        }
+        self.0.deliver(from, &log, incarnation, packet);
     }
 }

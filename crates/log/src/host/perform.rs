@@ -33,7 +33,7 @@ impl Copy {
             Effect::Write(generation, entries) => self.write(generation, entries).await,
             Effect::Cut(generation, from) => {
                 self.recent.retain(|entry| entry.offset < from);
-                self.recent_bytes = self.recent.iter().map(|entry| entry.data.len()).sum();
+                self.recent_bytes = self.recent.iter().map(weight).sum();
                 let done = self.report(generation, from);
                 let queued = self.disk.cut(from, done).await;
                 self.queued(queued);
@@ -105,11 +105,17 @@ impl Copy {
             self.recent_bytes = 0;
             return;
         }
-        self.recent_bytes += entries.iter().map(|entry| entry.data.len()).sum::<usize>();
+        self.recent_bytes += entries.iter().map(weight).sum::<usize>();
         self.recent.extend(entries.iter().cloned());
+        // Only a primary ships.
+        self.forget_recent(if self.replica.is_primary() { RECENT_BYTES } else { 0 });
+    }
+
+    /// Keeps at most this many bytes of durable entries in memory.
+    pub(super) fn forget_recent(&mut self, most: usize) {
         let durable = self.replica.durable_end();
-        while self.recent_bytes > RECENT_BYTES && self.recent.front().is_some_and(|e| e.offset < durable) {
-            self.recent_bytes -= self.recent.pop_front().map_or(0, |entry| entry.data.len());
+        while self.recent_bytes > most && self.recent.front().is_some_and(|e| e.offset < durable) {
+            self.recent_bytes -= self.recent.pop_front().map_or(0, |entry| weight(&entry));
         }
     }
 
@@ -269,6 +275,11 @@ impl Copy {
             reply.send(()).ok();
         }
     }
+}
+
+/// Bytes of an entry in memory.
+fn weight(entry: &Entry) -> usize {
+    size_of::<Entry>() + entry.data.len()
 }
 
 /// The next message of a shipment, with these entries from its beginning. `None` without entries, or if the log has a

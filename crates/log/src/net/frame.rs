@@ -75,6 +75,22 @@ pub enum Packet {
     Taken(Taken),
 }
 
+impl Packet {
+    /// Bytes of its content, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let of = |entries: &[Entry]| entries.iter().map(|entry| size_of::<Entry>() + entry.data.len()).sum();
+        match self {
+            Packet::Message(Message::Append { entries, .. }) | Packet::Fetched(entries) => of(entries),
+            Packet::Message(Message::Install { snapshot, .. }) => snapshot.len(),
+            Packet::Piece(piece) => piece.bytes.len(),
+            Packet::Message(Message::Ack { .. } | Message::Behind { .. } | Message::Fenced { .. })
+            | Packet::Fetch(_)
+            | Packet::Taken(_) => 0,
+        }
+    }
+}
+
 impl Frame {
     /// The frame's bytes.
     #[must_use]

@@ -1,6 +1,8 @@
 //! What does a follower (or learner) do? Takes entries that continue its log, cuts what the primary does not have,
 //! acknowledges what is durable.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::message::Message;
@@ -22,6 +24,15 @@ pub(super) struct Follower {
     heard: Moment,
     /// When this copy last introduced itself, and its end at that time.
     introduced: (Moment, Offset),
+    /// When the primary last sent something, and how long after the time before.
+    told: (Moment, Duration),
+}
+
+impl Follower {
+    /// When this copy introduces itself again.
+    pub(super) fn impatient_at(&self, patience: Duration) -> Moment {
+        self.heard + patience
+    }
 }
 
 impl Replica {
@@ -37,6 +48,7 @@ impl Replica {
             acked: Offset::ZERO,
             heard: self.now,
             introduced: (self.now, Offset::ZERO),
+            told: (self.now, Duration::ZERO),
         });
         self.introduce(effects);
     }
@@ -65,9 +77,16 @@ impl Replica {
     /// Introduces this copy again to a silent primary, which may not have received the last one.
     pub(super) fn introduce_again(&mut self, effects: &mut Vec<Effect>) {
         let Role::Follower(follower) = &self.role else { return };
-        if self.now.saturating_sub(follower.heard) >= self.timing.resend {
+        if self.now >= follower.impatient_at(self.patience(follower)) {
             self.introduce(effects);
         }
+    }
+
+    /// How long the primary may be silent: longer if the log is at rest.
+    pub(super) fn patience(&self, follower: &Follower) -> Duration {
+        let end = self.local.history.end();
+        let at_rest = follower.matched == end && self.committed == end && self.local.durable == end;
+        self.patience_after(if at_rest { follower.told.1 } else { Duration::ZERO })
     }
 
     pub(super) fn take(
@@ -84,6 +103,7 @@ impl Replica {
             return;
         }
         follower.heard = self.now;
+        follower.told = (self.now, self.now.saturating_sub(follower.told.0));
         if self.local.history.epoch_before(at) != Some(epoch_before) {
             self.introduce_once(effects);
             return;

@@ -13,6 +13,7 @@
 mod follower;
 mod message;
 mod primary;
+mod rest;
 mod status;
 
 use std::time::Duration;
@@ -246,6 +247,8 @@ pub struct Replica {
     life: u64,
     /// The latest time of an entry here: times never decrease along the log.
     newest_time: Duration,
+    /// The maximum interval between heartbeats of a log at rest, if it is longer than the usual one.
+    rest: Duration,
 }
 
 impl Replica {
@@ -266,6 +269,7 @@ impl Replica {
             role: Role::Idle,
             life: 0,
             newest_time: Duration::ZERO,
+            rest: Duration::ZERO,
         }
     }
 

@@ -46,8 +46,13 @@ struct Peer {
     caught_up: Moment,
     /// The end of the log at a later moment: reaching it means having caught up with that moment.
     mark: (Offset, Moment),
-    /// When something was last sent.
+    /// When something was last sent, and the committed offset in it.
     sent: Moment,
+    told: Offset,
+    /// Since when it owes an answer: the first message after its last progress.
+    owes: Option<Moment>,
+    /// The interval until the next heartbeat, if the log is at rest.
+    pause: Duration,
 }
 
 /// What is known about where a follower's log matches the primary's.
@@ -72,7 +77,27 @@ impl Peer {
             caught_up: now,
             mark: (Offset::ZERO, now),
             sent: Moment::ZERO,
+            told: Offset::ZERO,
+            owes: None,
+            pause: Duration::ZERO,
         }
+    }
+
+    /// Makes a heartbeat due at once.
+    fn hurry(&mut self) {
+        (self.sent, self.pause) = (Moment::ZERO, Duration::ZERO);
+    }
+
+    /// Records that a message with this committed offset was sent.
+    fn note_sent(&mut self, committed: Offset, now: Moment) {
+        self.sent = now;
+        self.told = committed;
+        self.owes.get_or_insert(now);
+    }
+
+    /// Whether it has everything up to this end, and was told that all of it is committed.
+    fn is_at_rest(&self, end: Offset) -> bool {
+        self.acked == end && self.told == end && matches!(self.contact, Contact::Streaming { .. })
     }
 
     /// Sets the mark to the current end, if the follower has reached the last one.
@@ -89,6 +114,21 @@ impl Primary {
         if self.proposal.as_ref().is_some_and(|proposal| proposal.guard == guard) {
             self.proposal = None;
         }
+    }
+
+    /// When the next heartbeat is due; `None` unless the log is at rest.
+    pub(super) fn next_heartbeat(
+        &self,
+        end: Offset,
+        committed: Offset,
+        config: &LogConfig,
+    ) -> Option<Moment> {
+        let busy = committed < end || self.aim.is_some() || self.proposal.is_some();
+        let rests = |(holder, peer): (&HolderId, &Peer)| config.is_in_sync(holder) && peer.is_at_rest(end);
+        if busy || !self.peers.iter().all(rests) {
+            return None;
+        }
+        self.peers.values().map(|peer| peer.sent + peer.pause).min()
     }
 
     /// The in-sync follower with the most recent answer within this time.
@@ -151,6 +191,7 @@ impl Replica {
 
     pub(super) fn append(&mut self, appends: Vec<Append>, effects: &mut Vec<Effect>) {
         let appending = self.appending();
+        self.note_caught_up();
         let mut entries = Vec::new();
         for Append { ticket, epoch: wanted, time, batch } in appends {
             let fits = |epoch: LogEpoch| match wanted {
@@ -178,13 +219,21 @@ impl Replica {
         }
     }
 
+    /// Before the log grows: copies at its end have caught up with this moment, even if they were last heard long ago.
+    fn note_caught_up(&mut self) {
+        let (now, end) = (self.now, self.local.history.end());
+        if let Role::Primary(primary) = &mut self.role {
+            primary.peers.values_mut().filter(|peer| peer.acked == end).for_each(|peer| peer.caught_up = now);
+        }
+    }
+
     /// Begins to hand over or to seal, or cancels it.
     pub(super) fn take_aim(&mut self, aim: Option<Aim>, effects: &mut Vec<Effect>) {
         let now = self.now;
         if let Role::Primary(primary) = &mut self.role {
             primary.aim = aim.map(|aim| (aim, now));
             // A heartbeat at once, so that the followers answer now.
-            primary.peers.values_mut().for_each(|peer| peer.sent = Moment::ZERO);
+            primary.peers.values_mut().for_each(Peer::hurry);
             self.tend(effects);
         }
     }
@@ -249,7 +298,7 @@ impl Replica {
             peer.contact = Contact::Probing;
             peer.progressed = self.now;
             // A heartbeat at once, which it answers.
-            peer.sent = Moment::ZERO;
+            peer.hurry();
             self.tend(effects);
         }
     }
@@ -261,6 +310,7 @@ impl Replica {
         let durable = durable.min(end);
         if durable > peer.acked || durable == end {
             peer.progressed = self.now;
+            peer.owes = (durable < end).then_some(self.now);
         }
         peer.acked = peer.acked.max(durable);
         peer.note_mark(end, self.now);
@@ -290,6 +340,7 @@ impl Replica {
             return;
         }
         peer.contact = Contact::Streaming { floor: agreement, next: agreement };
+        peer.pause = Duration::ZERO;
         self.ship(from, effects);
     }
 
@@ -311,7 +362,7 @@ impl Replica {
             if next < start {
                 effects.push(Effect::ShipSnapshot(to.clone(), epoch));
                 peer.contact = Contact::Copying { start };
-                peer.sent = now;
+                peer.note_sent(committed, now);
                 return;
             }
             let upto = history.end().min(next.plus(timing.shipment as usize));
@@ -323,7 +374,8 @@ impl Replica {
             let shipment = Shipment { epoch, epoch_before, from: next, upto, committed };
             effects.push(Effect::Ship(to.clone(), shipment));
             peer.contact = Contact::Streaming { floor, next: upto };
-            peer.sent = now;
+            peer.note_sent(committed, now);
+            peer.pause = Duration::ZERO;
         }
     }
 
@@ -341,15 +393,19 @@ impl Replica {
             }
         }
         self.ship_all(effects);
+        let longest = self.longest_pause();
         let Role::Primary(primary) = &mut self.role else { return };
         let Some(epoch_before) = self.local.history.epoch_before(end) else { return };
         for (holder, peer) in &mut primary.peers {
-            if now.saturating_sub(peer.sent) >= timing.heartbeat {
+            let at_rest = self.committed == end && peer.is_at_rest(end);
+            let pause = if at_rest { peer.pause.clamp(timing.heartbeat, longest) } else { timing.heartbeat };
+            if now.saturating_sub(peer.sent) >= pause {
                 let (epoch, committed) = (primary.epoch, self.committed);
                 let alive =
                     Message::Append { epoch, epoch_before, from: end, entries: Vec::new(), committed };
                 effects.push(Effect::Send(holder.clone(), alive));
-                peer.sent = now;
+                peer.note_sent(committed, now);
+                peer.pause = if at_rest { (pause * 2).min(longest) } else { timing.heartbeat };
             }
         }
         self.consider_shrinking(effects);
@@ -413,10 +469,10 @@ impl Replica {
     /// Removes copies that make no progress, or too little, if enough remain.
     fn consider_shrinking(&mut self, effects: &mut Vec<Effect>) {
         let (Role::Primary(primary), Some(known)) = (&self.role, &self.known) else { return };
-        let Timing { lag, behind, .. } = self.timing;
+        let (Timing { lag, behind, .. }, end) = (self.timing, self.local.history.end());
         let stuck = |peer: &Peer| {
-            self.now.saturating_sub(peer.progressed) >= lag
-                || self.now.saturating_sub(peer.caught_up) >= behind
+            peer.owes.is_some_and(|since| self.now.saturating_sub(since) >= lag)
+                || peer.acked < end && self.now.saturating_sub(peer.caught_up) >= behind
         };
         let lagging =
             primary.peers.iter().filter(|(holder, peer)| known.config.is_in_sync(holder) && stuck(peer));
