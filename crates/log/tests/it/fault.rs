@@ -94,11 +94,26 @@ async fn a_sync_that_fails_on_a_full_disk_loses_nothing_that_was_acknowledged() 
     }
 }
 
+/// The disk of the restarted process.
+pub type Wrap<'a> = &'a (dyn Fn(&SimDisk) -> Arc<dyn FileSystem> + Sync);
+
+fn whole(sim: &SimDisk) -> Arc<dyn FileSystem> {
+    Arc::new(sim.clone())
+}
+
+/// Runs until every call from this one on fails.
+pub async fn live_until(number: u64) -> (SimDisk, Lived) {
+    let sim = SimDisk::new();
+    sim.break_calls(move |call| (call.number >= number).then_some(Fault::Io));
+    let lived = live(|| sim.calls(), &whole(&sim), &script()).await;
+    (sim, lived)
+}
+
 /// Restarts the process without a power cut, appends, and cuts the power then. After the restart the operating system
 /// shows everything that was written, also what is not on the disk.
-async fn restart_and_cut(sim: &SimDisk, lived: &Lived) -> Result<(), String> {
+pub async fn restart_and_cut(sim: &SimDisk, lived: &Lived, wrap: Wrap<'_>) -> Result<(), String> {
     let risen = sim.crash();
-    let fs: Arc<dyn FileSystem> = Arc::new(risen.clone());
+    let fs = wrap(&risen);
     let mut disk = open(&fs).await.map_err(|error| format!("cannot be opened again: {error}"))?;
     let before = content(&disk)?;
     judge(Ok(before.clone()), &allowed(lived))?;
@@ -113,17 +128,17 @@ async fn a_restart_after_a_failed_sync_makes_everything_durable() {
     for synced in Synced::ALL {
         for number in 0..4 {
             let (sim, lived) = live_with_failed_sync(synced, number).await;
-            let outcome = restart_and_cut(&sim, &lived).await;
+            let outcome = restart_and_cut(&sim, &lived, &whole).await;
             outcome.unwrap_or_else(|why| panic!("{synced:?} {number}: {why}"));
         }
     }
 }
 
 /// Restarts the process on a full disk without a power cut, and cuts the power then: what was readable stays.
-async fn restart_full_and_cut(sim: &SimDisk, lived: &Lived) -> Result<(), String> {
+pub async fn restart_full_and_cut(sim: &SimDisk, lived: &Lived, wrap: Wrap<'_>) -> Result<(), String> {
     let risen = sim.crash();
     risen.break_calls(|call| is_segment(&call.path).then_some(Fault::Full));
-    let fs: Arc<dyn FileSystem> = Arc::new(risen.clone());
+    let fs = wrap(&risen);
     // A change of files that the journal repeats may need space; then the directory is not opened.
     let Ok(disk) = open(&fs).await else { return Ok(()) };
     let before = content(&disk)?;
@@ -134,19 +149,14 @@ async fn restart_full_and_cut(sim: &SimDisk, lived: &Lived) -> Result<(), String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_after_the_disk_failed_at_any_call_makes_everything_durable() {
-    let whole = SimDisk::new();
-    let fs: Arc<dyn FileSystem> = Arc::new(whole.clone());
-    live(|| whole.calls(), &fs, &script()).await;
+    let (complete, _) = live_until(u64::MAX).await;
     // All of the calls that create the directory.
     let (created, step) = (20, seed::soak(3, 1));
-    for number in (0..created).chain((created..whole.calls()).step_by(step)) {
-        let sim = SimDisk::new();
-        sim.break_calls(move |call| (call.number >= number).then_some(Fault::Io));
-        let fs: Arc<dyn FileSystem> = Arc::new(sim.clone());
-        let lived = live(|| sim.calls(), &fs, &script()).await;
-        let outcome = restart_and_cut(&sim, &lived).await;
+    for number in (0..created).chain((created..complete.calls()).step_by(step)) {
+        let (sim, lived) = live_until(number).await;
+        let outcome = restart_and_cut(&sim, &lived, &whole).await;
         outcome.unwrap_or_else(|why| panic!("failed at call {number}: {why}"));
-        let outcome = restart_full_and_cut(&sim, &lived).await;
+        let outcome = restart_full_and_cut(&sim, &lived, &whole).await;
         outcome.unwrap_or_else(|why| panic!("failed at call {number}, then full: {why}"));
     }
 }

@@ -5,11 +5,15 @@
 mod disk;
 mod edges;
 mod fault;
+mod forgetful;
 mod full;
 mod host;
 mod late;
 mod owners;
 mod power;
+mod power_host;
 mod process;
+mod rest;
 mod sim;
+mod syncs;
 mod tls;

@@ -63,7 +63,11 @@ pub fn invariants(world: &World) {
             assert_eq!(*replica.history(), node.disk.seen.history(), "{id} is wrong about its own disk");
         }
         world.truth.agrees(replica.committed().0, &node.disk.seen, id);
-        let early = world.bug == Bug::ServeBeforeBegin && replica.is_primary();
+        let early = match world.bug {
+            Bug::ServeBeforeBegin => replica.is_primary(),
+            Bug::ReadWithoutLease => replica.has_begun(),
+            _ => false,
+        };
         let shown = replica.readable(node.local(world.now)).or(early.then(|| replica.committed()));
         if let Some(readable) = shown {
             world.truth.agrees(readable.0, &node.disk.seen, id);

@@ -1,13 +1,15 @@
 //! One simulated world: nodes, a metadata store, a network, a controller, and the event queue.
 
+mod bugs;
 mod faults;
+mod seen;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
 use capstan_log::config::LogConfig;
-use capstan_log::entry::{LogEpoch, Offset};
+use capstan_log::entry::{EntryKind, LogEpoch, Offset};
 use capstan_log::keys::HolderId;
 use capstan_log::replica::{Append, Effect, Event, Message, Moment, Replica, Ticket, Timing};
 use capstan_meta::Revision;
@@ -15,6 +17,8 @@ use capstan_testkit::seed;
 use rand::RngExt;
 use rand::rngs::StdRng;
 
+pub use self::bugs::Bug;
+pub use self::seen::Seen;
 use super::check::{self, Truth};
 use super::disk::{Change, Disk};
 
@@ -25,80 +29,6 @@ const SAFE: f64 = 0.85;
 const CALM: Duration = Duration::from_secs(30);
 /// Usually a few dozen. Each is answered at most once, and one in twenty is duplicated: more than this is a storm.
 const MOST_UNDER_WAY: usize = 2_000;
-
-/// The planted bug.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
-    None,
-    AcknowledgeBeforeSync,
-    ElectAnyone,
-    SkipCut,
-    /// Nothing is refused because of too few copies.
-    IgnoreMinCopies,
-    /// A primary uses its lease for too long.
-    TrustTheLeaseTooLong,
-    /// A primary shows its log before the first entry of its epoch is committed.
-    ServeBeforeBegin,
-    /// A copy that lost entries does not report it.
-    KeepALossSecret,
-    /// A copy that lost entries leaves the in-sync set, but its earlier acknowledgments still count.
-    BelieveEarlierLives,
-    /// A change that may have happened is reported as one that did not.
-    ForgetAProposal,
-    /// What was durable before a cut counts for what was written after it.
-    IgnoreGenerations,
-}
-
-/// Counts what happened, to verify that the seeds cover all faults.
-#[derive(Clone, Debug, Default)]
-pub struct Seen {
-    events: u64,
-    committed: u64,
-    acknowledged: u64,
-    elections: u64,
-    shrinks: u64,
-    grows: u64,
-    cuts: u64,
-    resets: u64,
-    crashes: u64,
-    deposed: u64,
-    no_lease: u64,
-    losses: u64,
-}
-
-impl Seen {
-    pub fn add(&mut self, other: &Seen) {
-        self.events += other.events;
-        self.committed += other.committed;
-        self.acknowledged += other.acknowledged;
-        self.elections += other.elections;
-        self.shrinks += other.shrinks;
-        self.grows += other.grows;
-        self.cuts += other.cuts;
-        self.resets += other.resets;
-        self.crashes += other.crashes;
-        self.deposed += other.deposed;
-        self.no_lease += other.no_lease;
-        self.losses += other.losses;
-    }
-
-    pub fn assert_everything_happened(&self) {
-        let counts = [
-            self.committed,
-            self.acknowledged,
-            self.elections,
-            self.shrinks,
-            self.grows,
-            self.cuts,
-            self.resets,
-            self.crashes,
-            self.deposed,
-            self.no_lease,
-            self.losses,
-        ];
-        assert!(counts.iter().all(|count| *count > 0), "something never happened: {self:?}");
-    }
-}
 
 pub struct Store {
     pub config: LogConfig,
@@ -136,23 +66,75 @@ impl Node {
 
 enum Next {
     Tick(HolderId),
-    Deliver { to: HolderId, from: HolderId, message: Message },
-    Synced { node: HolderId, life: u64, generation: u64, upto: u64, made: u64 },
-    Proposed { by: HolderId, life: u64, guard: i64, config: LogConfig },
-    NotProposed { by: HolderId, life: u64, guard: i64 },
-    Look { node: HolderId, life: u64 },
-    Shown { node: HolderId, life: u64, config: LogConfig, revision: i64 },
+    Deliver {
+        to: HolderId,
+        from: HolderId,
+        message: Message,
+    },
+    Synced {
+        node: HolderId,
+        life: u64,
+        generation: u64,
+        upto: u64,
+        made: u64,
+    },
+    Proposed {
+        by: HolderId,
+        life: u64,
+        guard: i64,
+        config: LogConfig,
+    },
+    NotProposed {
+        by: HolderId,
+        life: u64,
+        guard: i64,
+    },
+    Look {
+        node: HolderId,
+        life: u64,
+    },
+    Shown {
+        node: HolderId,
+        life: u64,
+        config: LogConfig,
+        revision: i64,
+    },
     Renew(HolderId),
-    Renewed { node: HolderId, life: u64, lease: u64, asked: Moment },
-    Leased { node: HolderId, life: u64, lease: u64, until: Moment, looked: Option<(LogConfig, i64)> },
+    Renewed {
+        node: HolderId,
+        life: u64,
+        lease: u64,
+        asked: Moment,
+    },
+    Leased {
+        node: HolderId,
+        life: u64,
+        lease: u64,
+        until: Moment,
+        looked: Option<(LogConfig, i64)>,
+    },
     Append,
     Controller,
-    Decided { guard: i64, config: LogConfig, forced: bool },
+    Decided {
+        guard: i64,
+        config: LogConfig,
+        forced: bool,
+    },
     Crash,
+    /// A node crashes that has just begun an epoch.
+    Stumble {
+        node: HolderId,
+        life: u64,
+    },
+    Blind,
     Restart(HolderId),
     Weather,
     Truncate,
-    Shipped { node: HolderId, life: u64, to: HolderId },
+    Shipped {
+        node: HolderId,
+        life: u64,
+        to: HolderId,
+    },
 }
 
 pub struct World {
@@ -169,6 +151,8 @@ pub struct World {
     /// Links that swallow everything, by direction.
     cut: BTreeSet<(HolderId, HolderId)>,
     loss: f64,
+    /// Nodes that cannot reach the store, and until when.
+    blind: BTreeMap<HolderId, Moment>,
     /// Epochs whose primary was replaced because its lease had run out.
     pub replaced: BTreeSet<LogEpoch>,
     appends: u64,
@@ -198,6 +182,7 @@ impl World {
             chaos: true,
             cut: BTreeSet::new(),
             loss: 0.0,
+            blind: BTreeMap::new(),
             replaced: BTreeSet::new(),
             appends: 0,
         };
@@ -218,7 +203,8 @@ impl World {
             world.nodes.insert(id(name), node);
             world.restart(&id(name));
         }
-        for next in [Next::Append, Next::Controller, Next::Crash, Next::Weather, Next::Truncate] {
+        for next in [Next::Append, Next::Controller, Next::Crash, Next::Blind, Next::Weather, Next::Truncate]
+        {
             world.after(1..100, next);
         }
         world
@@ -238,6 +224,7 @@ impl World {
     pub fn run_calm(&mut self) {
         self.chaos = false;
         self.cut.clear();
+        self.blind.clear();
         self.loss = 0.0;
         for name in NODES {
             if self.nodes[&id(name)].replica.is_none() {
@@ -283,7 +270,10 @@ impl World {
                 self.step(&node, Event::Tick);
                 self.after(40..60, Next::Tick(node));
             }
-            Next::Deliver { to, from, message } => self.step(&to, Event::Received(from, message)),
+            Next::Deliver { to, from, message } => {
+                let received = self.received(&to, from, message);
+                self.step(&to, received);
+            }
             Next::Synced { node, life, generation, upto, made } => {
                 self.synced(&node, life, generation, upto, made);
             }
@@ -292,7 +282,9 @@ impl World {
                 self.step(&by, Event::NotProposed(Revision(guard)));
             }
             Next::Look { node, life } if self.lives(&node, life) => {
-                self.look(&node, life);
+                if !self.is_blind(&node) {
+                    self.look(&node, life);
+                }
                 self.after(50..400, Next::Look { node, life });
             }
             Next::Shown { node, life, config, revision } if self.lives(&node, life) => {
@@ -325,6 +317,9 @@ impl World {
             Next::Controller => self.control(),
             Next::Decided { guard, config, forced } => self.decided(guard, config, forced),
             Next::Crash => self.crash(),
+            Next::Stumble { node, life } if self.chaos && self.lives(&node, life) => self.fall(node),
+            Next::Stumble { .. } => {}
+            Next::Blind => self.blind(),
             Next::Restart(node) if self.nodes[&node].replica.is_none() => self.restart(&node),
             Next::Weather => self.weather(),
             Next::Truncate => self.truncate(),
@@ -385,7 +380,9 @@ impl World {
         }
         let any = |rng: &mut StdRng, from: &[HolderId]| from[rng.random_range(0..from.len())].clone();
         let everyone: Vec<HolderId> = NODES.iter().map(|name| id(name)).collect();
+        let lagging = config.holders.iter().find(|holder| !config.is_in_sync(holder));
         let next = match self.rng.random_range(0..if self.chaos { 10 } else { 40 }) {
+            _ if self.bug == Bug::GrowTooEarly && lagging.is_some() => config.grow(lagging.unwrap()),
             0 => config.elect(&any(&mut self.rng, &config.in_sync)),
             1 | 2 => config.add_learner(&any(&mut self.rng, &everyone)),
             3 if self.chaos => Ok(config.drop_learner()),
@@ -441,21 +438,17 @@ impl World {
         if !self.lives(node, life) {
             return;
         }
-        let state = self.nodes.get_mut(node).unwrap();
-        state.disk.sync_upto(made);
+        if !self.skips_sync() {
+            self.nodes.get_mut(node).unwrap().disk.sync_upto(made);
+        }
+        let state = &self.nodes[node];
         let generation = if self.bug == Bug::IgnoreGenerations { state.generation } else { generation };
         self.step(node, Event::Durable(generation, Offset(upto)));
     }
 
     /// Lets an event happen to a node and performs the effects.
     fn step(&mut self, id: &HolderId, event: Event) {
-        let event = match event {
-            Event::Configured(config, revision) if self.bug == Bug::IgnoreMinCopies => {
-                Event::Configured(LogConfig { min_copies: 1, ..config }, revision)
-            }
-            Event::Leased(until) if self.bug == Bug::TrustTheLeaseTooLong => Event::Leased(until + LEASE * 2),
-            event => event,
-        };
+        let event = self.twisted(id, event);
         let now = self.now;
         let node = self.nodes.get_mut(id).unwrap();
         let local = node.local(now);
@@ -471,7 +464,13 @@ impl World {
     fn perform(&mut self, id: &HolderId, effect: Effect, payloads: &[Bytes]) {
         let life = self.nodes[id].life;
         match effect {
-            Effect::Write(generation, entries) => self.persist(id, Change::Write(entries), generation),
+            Effect::Write(generation, entries) => {
+                let begins = entries.iter().any(|entry| entry.kind == EntryKind::Begin);
+                if begins && self.chaos && self.rng.random_bool(0.1) {
+                    self.after(0..400, Next::Stumble { node: id.clone(), life });
+                }
+                self.persist(id, Change::Write(entries), generation);
+            }
             Effect::Cut(generation, from) => {
                 self.seen.cuts += 1;
                 self.persist(id, Change::Cut(from.0), generation);
@@ -511,7 +510,9 @@ impl World {
             }
             Effect::Propose(guard, config) => {
                 let (by, guard) = (id.clone(), guard.0);
-                if self.chaos && self.rng.random_bool(0.2) {
+                if self.is_blind(id) {
+                    self.after(0..50, Next::NotProposed { by, life, guard });
+                } else if self.chaos && self.rng.random_bool(0.2) {
                     if self.bug == Bug::ForgetAProposal {
                         let (by, config) = (by.clone(), config.clone());
                         self.after(0..300, Next::Proposed { by, life: 0, guard, config });
@@ -545,10 +546,12 @@ impl World {
         if self.bug == Bug::AcknowledgeBeforeSync && self.rng.random_bool(0.5) {
             self.step(id, Event::Durable(generation, Offset(upto)));
         }
-        self.after(1..60, next);
+        let slow = if self.chaos && self.rng.random_bool(0.1) { 500 } else { 60 };
+        self.after(1..slow, next);
     }
 
     fn send(&mut self, from: &HolderId, to: HolderId, message: Message) {
+        let message = self.sent(from, message);
         let lost = self.rng.random_bool(self.loss) || self.cut.contains(&(from.clone(), to.clone()));
         if lost {
             return;

@@ -19,6 +19,11 @@ impl World {
         let known_life = if self.bug == Bug::BelieveEarlierLives { 1 } else { node.life };
         node.replica = Some(Replica::new(id.clone(), start, history, timing).in_life(known_life));
         node.generation = 0;
+        let rest = Duration::from_millis(self.rng.random_range(0..1_000));
+        let node = self.nodes.get_mut(id).unwrap();
+        if let Some(replica) = &mut node.replica {
+            replica.rest_up_to(rest);
+        }
         let life = node.life;
         self.after(0..50, Next::Look { node: id.clone(), life });
         if life == 1 {
@@ -30,9 +35,13 @@ impl World {
     pub(super) fn crash(&mut self) {
         self.after(100..1_500, Next::Crash);
         let victim = id(NODES[self.rng.random_range(0..NODES.len())]);
-        if !self.chaos || self.nodes[&victim].replica.is_none() {
-            return;
+        if self.chaos && self.nodes[&victim].replica.is_some() {
+            self.fall(victim);
         }
+    }
+
+    /// A node crashes, and may lose some of what was durable.
+    pub(super) fn fall(&mut self, victim: HolderId) {
         self.seen.crashes += 1;
         let node = self.nodes.get_mut(&victim).unwrap();
         let kept = self.rng.random_range(0..=node.disk.waiting());
@@ -62,6 +71,20 @@ impl World {
         }
     }
 
+    pub(super) fn is_blind(&self, node: &HolderId) -> bool {
+        self.blind.get(node).is_some_and(|until| *until > self.now)
+    }
+
+    /// A node is cut off from the store, sometimes for longer than its lease lasts.
+    pub(super) fn blind(&mut self) {
+        self.after(1_000..4_000, Next::Blind);
+        if self.chaos {
+            let victim = id(NODES[self.rng.random_range(0..NODES.len())]);
+            let time = Duration::from_millis(self.rng.random_range(0..3_500));
+            self.blind.insert(victim, self.now + time);
+        }
+    }
+
     pub(super) fn weather(&mut self) {
         self.after(200..1_500, Next::Weather);
         if !self.chaos {
@@ -80,7 +103,8 @@ impl World {
 
     pub(super) fn renew(&mut self, node: HolderId) {
         self.after(150..350, Next::Renew(node.clone()));
-        if self.nodes[&node].replica.is_none() || self.chaos && self.rng.random_bool(0.25) {
+        let blind = self.is_blind(&node);
+        if self.nodes[&node].replica.is_none() || blind || self.chaos && self.rng.random_bool(0.25) {
             return;
         }
         let Node { life, lease, .. } = self.nodes[&node];
