@@ -1,7 +1,9 @@
 //! Real processes: five holders, logs with three copies, appenders, and one fault after the other: kill -9, SIGSTOP past the
-//! lease, a cut link, an emptied directory, a drain, then a sixth holder and one that retires. Every acknowledged entry is
-//! on every copy at its offset, no offset is given twice, and all logs are back at three in-sync copies.
+//! lease, a cut link, an emptied directory, a drain, a full disk, then a sixth holder and one that retires. Every
+//! acknowledged entry is on every copy at its offset, no offset is given twice, reads are linearizable, and all logs are
+//! back at three in-sync copies.
 
+mod crowded;
 mod holder;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +27,9 @@ use crate::cluster::{id, log, policy, service, steward};
 const FIRST: [&str; 5] = ["a", "b", "c", "d", "e"];
 const ADDED: &str = "f";
 const APPENDERS: usize = 6;
-/// How often each kind of fault happens in the short form.
+const READERS: usize = 2;
+/// The kinds of faults, and how often each happens in the short form.
+const FAULTS: usize = 6;
 const ROUNDS: usize = 2;
 const SOON: Duration = Duration::from_secs(90);
 /// Of the long form.
@@ -163,6 +167,20 @@ impl Cluster {
         .await
     }
 
+    /// Appenders and readers; one that gets a wrong answer ends.
+    fn start_clients(&self, known: &Acknowledged) -> Vec<OwnedTask> {
+        let parts = || (self.names.clone(), self.store.clone(), self.clients.clone(), known.clone());
+        let append = |number| {
+            let (names, store, clients, known) = parts();
+            OwnedTask::spawn(appender(number, names, store, clients, known))
+        };
+        let read = |number| {
+            let (names, store, clients, known) = parts();
+            OwnedTask::spawn(reader(number, names, store, clients, known))
+        };
+        (0..APPENDERS).map(append).chain((0..READERS).map(read)).collect()
+    }
+
     /// One fault, and its end.
     async fn fault(&mut self, kind: usize, victim: &HolderId) -> &'static str {
         match kind {
@@ -191,12 +209,19 @@ impl Cluster {
                 self.restart(victim).await;
                 "an emptied directory"
             }
-            _ => {
+            4 => {
                 let host = victim.to_string().parse().unwrap();
                 drain(&self.store, &host, "chaos", "", &[service()]).await.unwrap();
                 self.all("a drained host leads nothing", |config| config.primary != *victim).await;
                 undrain(&self.store, &host, "chaos", "").await.unwrap();
                 "a drain"
+            }
+            _ => {
+                let flag = crowded::flag(self.dir.join(victim.to_string()));
+                std::fs::write(&flag, "").unwrap();
+                self.all("a holder without space leads nothing", |config| config.primary != *victim).await;
+                std::fs::remove_file(&flag).unwrap();
+                "a full disk"
             }
         }
     }
@@ -229,6 +254,29 @@ async fn appender(number: usize, names: Vec<LogName>, store: Store, clients: Cli
             // tidy: allow, because the primary is away, and nothing is gained by asking faster
             None => tokio::time::sleep(Duration::from_millis(20)).await,
         }
+    }
+}
+
+/// Asks primaries for read indices: each is after everything that was acknowledged before the question, and after every
+/// earlier one of the same log.
+async fn reader(number: usize, names: Vec<LogName>, store: Store, clients: Clients, known: Acknowledged) {
+    let mut earlier: BTreeMap<LogName, u64> = BTreeMap::new();
+    for turn in 0.. {
+        let name = &names[(turn * READERS + number) % names.len()];
+        let last = known.lock().unwrap().get(name).and_then(|known| known.keys().next_back().copied());
+        let least = last.map_or(0, |last| last + 1).max(earlier.get(name).copied().unwrap_or(0));
+        let Ok(found) = referee::read(&store, name).await else { continue };
+        let address = clients.lock().unwrap().get(&found.record.primary).copied();
+        let Some(address) = address else { continue };
+        let asked = timeout(Duration::from_secs(3), ask(address, &format!("index {name}\n"))).await;
+        let lines = asked.ok().and_then(Result::ok).unwrap_or_default();
+        if let Some(index) = lines.first().and_then(|line| line.strip_prefix("ok ")) {
+            let index = index.parse().unwrap();
+            assert!(index >= least, "{name}: a read at {index}, and entries before {least} are committed");
+            earlier.insert(name.clone(), index);
+        }
+        // tidy: allow, because this is the pace of a reader
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -301,18 +349,13 @@ async fn nothing_acknowledged_is_lost_while_processes_fail() {
     let mut rng = seed::rng(number);
     let mut cluster = Cluster::start(seed::soak(12, 200)).await;
     let known = Acknowledged::default();
-    let appenders: Vec<_> = (0..APPENDERS)
-        .map(|number| {
-            let (store, clients) = (cluster.store.clone(), cluster.clients.clone());
-            OwnedTask::spawn(appender(number, cluster.names.clone(), store, clients, known.clone()))
-        })
-        .collect();
+    let clients = cluster.start_clients(&known);
     let began = Instant::now();
     let mut kind = 0;
-    while kind < ROUNDS * 5 || began.elapsed() < seed::soak(Duration::ZERO, LIFE) {
+    while kind < ROUNDS * FAULTS || began.elapsed() < seed::soak(Duration::ZERO, LIFE) {
         cluster.all_complete().await;
         let victim = id(FIRST[rng.random_range(0..FIRST.len())]);
-        let what = cluster.fault(kind % 5, &victim).await;
+        let what = cluster.fault(kind % FAULTS, &victim).await;
         let before = known.lock().unwrap().clone();
         eventually("every log takes appends again", SOON, async || {
             let known = known.lock().unwrap();
@@ -321,6 +364,7 @@ async fn nothing_acknowledged_is_lost_while_processes_fail() {
         })
         .await;
         eprintln!("{:?}: {victim}: {what}", began.elapsed());
+        assert!(clients.iter().all(|client| !client.is_finished()), "a client got a wrong answer, see above");
         kind += 1;
     }
     let before = cluster.settled().await;
@@ -333,7 +377,8 @@ async fn nothing_acknowledged_is_lost_while_processes_fail() {
     cluster.all("a retired holder has nothing", gone).await;
     let without_retired = cluster.settled().await;
     cluster.members.get_mut(&retired).unwrap().process.kill9().unwrap();
-    drop(appenders);
+    assert!(clients.iter().all(|client| !client.is_finished()), "a client got a wrong answer, see above");
+    drop(clients);
     let taken = with_added.values().filter(|config| config.holders.contains(&id(ADDED))).count();
     let given = with_added.values().filter(|config| config.holders.contains(&retired)).count();
     let moves = (moved(&before, &with_added), moved(&with_added, &without_retired));

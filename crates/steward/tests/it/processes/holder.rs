@@ -1,13 +1,13 @@
 //! The child: one holder in its own process, with a line protocol for its clients.
 //!
-//! `append LOG TEXT` answers `ok OFFSET` or `no WHY`; `read LOG` answers every committed entry as `OFFSET TEXT`, and then
-//! `end` or `no WHY`.
+//! `append LOG TEXT` answers `ok OFFSET` or `no WHY`; `index LOG` the offset for a linearizable read, in the same way;
+//! `read LOG` every committed entry as `OFFSET TEXT`, and then `end` or `no WHY`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use capstan_log::{HostOptions, LogError, LogName, Offset};
+use capstan_log::{Disk, HostOptions, LogError, LogName, Offset, disk};
 use capstan_meta::Store;
 use capstan_meta::etcd::{Etcd, EtcdOptions};
 use capstan_meta::session::Session;
@@ -17,6 +17,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::crowded::Crowded;
 use crate::cluster::{disk_options, id, service, session_options, timing};
 
 #[test]
@@ -34,10 +35,13 @@ async fn serve(arguments: &[String]) {
     let mut options = HolderOptions::new(id(me), me.parse().unwrap(), service(), dir.into());
     options.advertise = Some(advertise.parse().unwrap());
     options.log = HostOptions { timing: timing(), append_within: Duration::from_secs(2), ..options.log };
-    options.disk = disk_options();
+    // Short journal files, so that a full disk is soon noticed.
+    let disk = disk::Options { journal_file_bytes: 128 * 1024, ..disk_options() };
+    let disk = Disk::open_on(Arc::new(Crowded::new(dir)), dir.as_ref(), disk).unwrap();
     let listener = TcpListener::bind(listen).await.unwrap();
     let clients = TcpListener::bind(clients).await.unwrap();
-    let holder = Holder::start(options, listener, &store, &session, Arc::new(NoOwner)).await.unwrap();
+    let holder =
+        Holder::start_on(options, disk, listener, &store, &session, Arc::new(NoOwner)).await.unwrap();
     process::report_ready("serving");
     let mut tasks = JoinSet::new();
     loop {
@@ -52,6 +56,7 @@ async fn client(stream: TcpStream, holder: Holder) {
     while stream.read_line(&mut line).await.is_ok_and(|bytes| bytes > 0) {
         let answer = match line.trim_end().splitn(3, ' ').collect::<Vec<_>>()[..] {
             ["append", log, text] => append(&holder, &log.parse().unwrap(), text).await,
+            ["index", log] => index(&holder, &log.parse().unwrap()).await,
             ["read", log] => match read(&holder, &log.parse().unwrap()).await {
                 Ok(entries) => entries + "end\n",
                 Err(error) => format!("no {error}\n"),
@@ -69,6 +74,14 @@ async fn append(holder: &Holder, name: &LogName, text: &str) -> String {
     let Some(log) = holder.opened(name) else { return "no it is not open\n".to_owned() };
     match log.append(vec![Bytes::from(text.to_owned())]).await {
         Ok((first, _)) => format!("ok {first}\n"),
+        Err(error) => format!("no {error}\n"),
+    }
+}
+
+async fn index(holder: &Holder, name: &LogName) -> String {
+    let Some(log) = holder.opened(name) else { return "no it is not open\n".to_owned() };
+    match log.read_index().await {
+        Ok(offset) => format!("ok {offset}\n"),
         Err(error) => format!("no {error}\n"),
     }
 }
