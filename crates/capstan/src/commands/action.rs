@@ -1,7 +1,7 @@
 //! Which commands change something, and what does the record of events say about each?
 //!
 //! An action is taken from the command line alone, before it runs: what it names is in the event, and secrets, which come from
-//! stdin or are generated, cannot be. `capstan access`, `hosts remove` and `status ack` write their events in the
+//! stdin or are generated, cannot be. `capstan access`, `certs`, `hosts remove` and `status ack` write their events in the
 //! transactions of their changes. Raw writes (`capstan meta`) and data (messages, documents) have none.
 
 use capstan_control::events;
@@ -41,7 +41,11 @@ impl OperatorAction {
             Command::Docs(command) => command.action(),
             Command::Fleet(command) => command.action(),
             Command::Log(args) => args.action(),
-            Command::Access(_) | Command::Status(_) | Command::Meta(_) => None,
+            Command::Certs(_)
+            | Command::Join(_)
+            | Command::Access(_)
+            | Command::Status(_)
+            | Command::Meta(_) => None,
             Command::Up(_) | Command::Host(_) | Command::Controller(_) | Command::Events(_) => None,
             Command::Plan(_) | Command::Config(_) | Command::Bench(_) | Command::Reference(_) => None,
             Command::Completions(_) | Command::Version => None,
