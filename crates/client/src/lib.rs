@@ -106,7 +106,8 @@ impl Client {
         self.brokers.first().map(String::as_str)
     }
 
-    /// A producer with this name. Its name must be its own: sequences are counted by it.
+    /// A producer with this name. Another one of the same name, such as that of an earlier start of a program, is no
+    /// obstacle: each counts its own sequences.
     #[must_use]
     pub fn producer(&self, topic: &str, name: &str) -> Producer {
         Producer::new(self.clone(), topic, name)

@@ -12,6 +12,8 @@ use crate::{Client, ClientError, Tries, answer};
 
 /// Batches on their way at a time. The broker remembers as many of each producer.
 const IN_FLIGHT: usize = 64;
+/// Bits of the number of a session.
+const SESSION_BITS: u32 = 48;
 
 /// A producer.
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub struct Producer {
     client: Client,
     topic: String,
     name: String,
+    /// Tells this producer from earlier ones of the same name, whose sequences are not its own.
+    session: u64,
     /// The sequence of the next record; zero is none.
     next: u64,
     unacknowledged: VecDeque<PublishRequest>,
@@ -43,7 +47,8 @@ pub struct Acknowledged {
 impl Producer {
     pub(crate) fn new(client: Client, topic: &str, name: &str) -> Producer {
         let (topic, name) = (topic.to_owned(), name.to_owned());
-        Producer { client, topic, name, next: 1, unacknowledged: VecDeque::new(), link: None }
+        let session = rand::random_range(1..1 << SESSION_BITS);
+        Producer { client, topic, name, session, next: 1, unacknowledged: VecDeque::new(), link: None }
     }
 
     /// Sends records; waits only while too many are on their way. Returns what was acknowledged meanwhile.
@@ -117,6 +122,7 @@ impl Producer {
             let hello = PublishRequest {
                 topic: self.topic.clone(),
                 producer: self.name.clone(),
+                session: self.session,
                 ..PublishRequest::default()
             };
             let again = std::iter::once(hello).chain(self.unacknowledged.iter().cloned());

@@ -305,13 +305,16 @@ impl Inner {
 
     /// A topic that is served here, loaded if need be.
     pub(crate) async fn partition(&self, name: &TopicName) -> Result<Arc<Partition>, TopicsError> {
+        let record = self.record(name)?.ok_or_else(|| TopicsError::NoSuchTopic(name.to_string()))?;
         let known = self.slots().get(name).and_then(|slot| slot.current.load_full());
+        // A topic that was deleted, or created again since, is another one although its log may still lead here: what is
+        // published to the old log goes with it.
         if let Some(partition) = known
             && !partition.is_over()
+            && partition.record.id == record.id
         {
             return Ok(partition);
         }
-        let record = self.record(name)?.ok_or_else(|| TopicsError::NoSuchTopic(name.to_string()))?;
         let Some(log) = self.leading(&record) else {
             let at = match self.whereabouts(name)? {
                 Whereabouts::At(broker) => Some(broker.connect_url),

@@ -93,7 +93,7 @@ impl LetterBox {
         match inner.served(&self.topic).await {
             Ok(partition) => {
                 let producer_id = producer_id(&self.topic, PRODUCER);
-                let publication = Publication { producer_id, sequence: -1, records: vec![record] };
+                let publication = Publication { producer_id, session: 0, sequence: -1, records: vec![record] };
                 partition.publish(publication).await.map(drop)
             }
             Err(TopicsError::NotHere { at: Some(at), .. }) => self.forward(&at, delivery, record).await,

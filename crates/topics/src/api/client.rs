@@ -99,7 +99,8 @@ impl ProducerService for Client {
         };
         let (topic, producer_id) = (id.topic_name.parse::<TopicName>()?, id.producer_id);
         let name = message.producer_name.clone();
-        let publication = Publication { producer_id, sequence: -1, records: vec![Record::of_wire(message)] };
+        let records = vec![Record::of_wire(message)];
+        let publication = Publication { producer_id, session: 0, sequence: -1, records };
         self.inner().publish(&topic, &name, publication).await?;
         Ok(Response::new(MessageResponse { request_id }))
     }

@@ -11,6 +11,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::agent::{Broker, Inner, producer_id, progress_at};
 use crate::commit::{self, Begin};
+use crate::data::envelope::MAX_SESSION;
 use crate::data::message::Record;
 use crate::data::partition::Partition;
 use crate::data::publish::{Publication, Published};
@@ -165,15 +166,18 @@ async fn take_all(
 ) -> Result<(), Status> {
     let mut publisher = None;
     while let Some(request) = requests.message().await? {
-        let PublishRequest { topic, producer, sequence, records } = request;
+        let PublishRequest { topic, producer, sequence, records, session } = request;
         if !topic.is_empty() {
             let topic: TopicName = topic.parse()?;
             // A topic that is there keeps its delivery.
             let delivery = inner.record(&topic)?.map_or(Delivery::Reliable, |known| known.delivery);
             let id = inner.add_producer(&topic, &producer, delivery).await?;
-            publisher = Some((topic, producer, id));
+            if session > MAX_SESSION {
+                return Err(TopicsError::Invalid(format!("a session is at most {MAX_SESSION}")).into());
+            }
+            publisher = Some((topic, producer, id, session));
         }
-        let Some((topic, producer, id)) = &publisher else {
+        let Some((topic, producer, id, session)) = &publisher else {
             return Err(TopicsError::Invalid("the first request names no topic".to_owned()).into());
         };
         if records.is_empty() {
@@ -185,7 +189,7 @@ async fn take_all(
         debug_assert_eq!(*id, producer_id(topic, producer));
         let base = i64::try_from(sequence).ok().filter(|base| *base > 0).unwrap_or(-1);
         let records = records.into_iter().map(|record| Record::of_own(record, producer)).collect();
-        let publication = Publication { producer_id: *id, sequence: base, records };
+        let publication = Publication { producer_id: *id, session: *session, sequence: base, records };
         let partition = inner.partition(topic).await?;
         inner.admit(&partition, producer, &publication).await?;
         let answer = if partition.is_reliable() {

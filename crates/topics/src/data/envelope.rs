@@ -12,6 +12,9 @@ use crate::error::TopicsError;
 /// Bytes of an envelope.
 pub(crate) const ENVELOPE_BYTES: usize = 80;
 const VERSION: u8 = 1;
+/// Bytes of the number of a producer's life, and the largest such number.
+const SESSION_BYTES: usize = 6;
+pub(crate) const MAX_SESSION: u64 = (1 << 48) - 1;
 
 /// What a payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +35,8 @@ pub(crate) struct Envelope {
     pub(crate) leader_epoch: u64,
     pub(crate) producer_id: u64,
     pub(crate) producer_epoch: i16,
+    /// The life of the producer that the sequence belongs to, in 48 bits; zero: none.
+    pub(crate) session: u64,
     /// The sequence of the first record; negative: none. Wider than Kafka's, which wraps.
     pub(crate) base_sequence: i64,
     /// Creation times, in milliseconds since 1970.
@@ -61,7 +66,7 @@ impl Envelope {
         entry.put_u64_le(self.leader_epoch);
         entry.put_u64_le(self.producer_id);
         entry.put_i16_le(self.producer_epoch);
-        entry.put_bytes(0, 6);
+        entry.put_uint_le(self.session & MAX_SESSION, SESSION_BYTES);
         entry.put_i64_le(self.base_sequence);
         entry.put_u64_le(self.base_timestamp);
         entry.put_u64_le(self.max_timestamp);
@@ -90,7 +95,7 @@ impl Envelope {
         let leader_epoch = fields.get_u64_le();
         let producer_id = fields.get_u64_le();
         let producer_epoch = fields.get_i16_le();
-        fields.advance(6);
+        let session = fields.get_uint_le(SESSION_BYTES);
         Ok(Envelope {
             format,
             count,
@@ -98,6 +103,7 @@ impl Envelope {
             leader_epoch,
             producer_id,
             producer_epoch,
+            session,
             base_sequence: fields.get_i64_le(),
             base_timestamp: fields.get_u64_le(),
             max_timestamp: fields.get_u64_le(),
@@ -140,6 +146,7 @@ mod tests {
             leader_epoch: 7,
             producer_id: u64::MAX,
             producer_epoch: 2,
+            session: MAX_SESSION,
             base_sequence: -1,
             base_timestamp: 5,
             max_timestamp: 9,

@@ -12,7 +12,15 @@ const MAX_PRODUCERS: usize = 10_000;
 /// The state of all producers of a partition. Pure; rebuilt from the newest entries of the log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Producers {
-    known: HashMap<u64, Producer>,
+    known: HashMap<Life, Producer>,
+}
+
+/// A producer, and which of its lives: a program that is started again counts its sequences from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Life {
+    pub(crate) producer_id: u64,
+    /// Zero: clients that do not tell their lives apart.
+    pub(crate) session: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -48,11 +56,12 @@ impl Producers {
         if envelope.base_sequence < 0 {
             return;
         }
-        if self.known.len() >= MAX_PRODUCERS && !self.known.contains_key(&envelope.producer_id) {
-            let silent = self.known.iter().min_by_key(|(_, known)| known.newest).map(|(id, _)| *id);
-            silent.map(|id| self.known.remove(&id));
+        let life = Life { producer_id: envelope.producer_id, session: envelope.session };
+        if self.known.len() >= MAX_PRODUCERS && !self.known.contains_key(&life) {
+            let silent = self.known.iter().min_by_key(|(_, known)| known.newest).map(|(life, _)| *life);
+            silent.map(|life| self.known.remove(&life));
         }
-        let known = self.known.entry(envelope.producer_id).or_default();
+        let known = self.known.entry(life).or_default();
         known.next = envelope.base_sequence + i64::from(envelope.count);
         known.newest = envelope.base_offset;
         let (sequence, count, offset) = (envelope.base_sequence, envelope.count, envelope.base_offset);
@@ -63,8 +72,8 @@ impl Producers {
     }
 
     /// What is to be done with a batch.
-    pub(crate) fn judge(&self, producer: u64, sequence: i64, count: u32) -> Verdict {
-        let Some(known) = self.known.get(&producer).filter(|_| sequence >= 0) else { return Verdict::New };
+    pub(crate) fn judge(&self, life: Life, sequence: i64, count: u32) -> Verdict {
+        let Some(known) = self.known.get(&life).filter(|_| sequence >= 0) else { return Verdict::New };
         if sequence == known.next {
             return Verdict::New;
         }
@@ -90,6 +99,7 @@ mod tests {
             leader_epoch: 1,
             producer_id,
             producer_epoch: 0,
+            session: 0,
             base_sequence,
             base_timestamp: 0,
             max_timestamp: 0,
@@ -97,18 +107,32 @@ mod tests {
         }
     }
 
+    fn life(producer_id: u64, session: u64) -> Life {
+        Life { producer_id, session }
+    }
+
     #[test]
     fn what_is_published_again_gets_its_first_offset() {
         let mut producers = Producers::default();
-        assert_eq!(producers.judge(1, 5, 2), Verdict::New);
+        assert_eq!(producers.judge(life(1, 0), 5, 2), Verdict::New);
         producers.note(&batch(1, 5, 2, 100));
-        assert_eq!(producers.judge(1, 7, 1), Verdict::New);
+        assert_eq!(producers.judge(life(1, 0), 7, 1), Verdict::New);
         producers.note(&batch(1, 7, 1, 103));
-        assert_eq!(producers.judge(1, 5, 2), Verdict::Known { offset: 100 });
-        assert_eq!(producers.judge(1, 7, 1), Verdict::Known { offset: 103 });
-        assert_eq!(producers.judge(1, 9, 1), Verdict::OutOfOrder { expected: 8 });
-        assert_eq!(producers.judge(1, 5, 3), Verdict::OutOfOrder { expected: 8 });
-        assert_eq!(producers.judge(2, 9, 1), Verdict::New);
-        assert_eq!(producers.judge(1, -1, 1), Verdict::New);
+        assert_eq!(producers.judge(life(1, 0), 5, 2), Verdict::Known { offset: 100 });
+        assert_eq!(producers.judge(life(1, 0), 7, 1), Verdict::Known { offset: 103 });
+        assert_eq!(producers.judge(life(1, 0), 9, 1), Verdict::OutOfOrder { expected: 8 });
+        assert_eq!(producers.judge(life(1, 0), 5, 3), Verdict::OutOfOrder { expected: 8 });
+        assert_eq!(producers.judge(life(2, 0), 9, 1), Verdict::New);
+        assert_eq!(producers.judge(life(1, 0), -1, 1), Verdict::New);
+    }
+
+    #[test]
+    fn another_life_of_a_producer_repeats_nothing_of_an_earlier_one() {
+        let mut producers = Producers::default();
+        producers.note(&Envelope { session: 7, ..batch(1, 1, 1, 0) });
+        assert_eq!(producers.judge(life(1, 8), 1, 1), Verdict::New);
+        producers.note(&Envelope { session: 8, ..batch(1, 1, 1, 1) });
+        assert_eq!(producers.judge(life(1, 7), 1, 1), Verdict::Known { offset: 0 });
+        assert_eq!(producers.judge(life(1, 8), 1, 1), Verdict::Known { offset: 1 });
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use super::envelope::{ENVELOPE_BYTES, Envelope, Format};
 use super::message::{self, Message, Record};
 use super::partition::{Partition, Tip};
-use super::producers::Verdict;
+use super::producers::{Life, Verdict};
 use super::{detach, now_ms};
 use crate::error::TopicsError;
 
@@ -55,6 +55,8 @@ type Reply = oneshot::Sender<Result<Published, TopicsError>>;
 #[derive(Debug)]
 pub(crate) struct Publication {
     pub(crate) producer_id: u64,
+    /// The life of the producer; zero: none is given.
+    pub(crate) session: u64,
     /// The sequence of the first record; negative: none.
     pub(crate) sequence: i64,
     /// Not empty.
@@ -270,9 +272,9 @@ struct Draft<'a> {
 impl Draft<'_> {
     fn add(&mut self, waiting: Waiting, epoch: u64) {
         let Waiting { publication, reply, .. } = waiting;
-        let Publication { producer_id, sequence, records } = publication;
+        let Publication { producer_id, session, sequence, records } = publication;
         let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
-        match self.tip.producers.judge(producer_id, sequence, count) {
+        match self.tip.producers.judge(Life { producer_id, session }, sequence, count) {
             Verdict::New => {}
             Verdict::Known { offset } => {
                 self.append.replies.push((reply, Published { offset, duplicate: true }));
@@ -296,6 +298,7 @@ impl Draft<'_> {
             leader_epoch: epoch,
             producer_id,
             producer_epoch: 0,
+            session,
             base_sequence: sequence,
             base_timestamp: times.clone().next().unwrap_or_default(),
             max_timestamp: times.max().unwrap_or_default(),

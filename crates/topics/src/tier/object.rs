@@ -145,6 +145,7 @@ mod tests {
             leader_epoch: 1,
             producer_id: 1,
             producer_epoch: 0,
+            session: 0,
             base_sequence: -1,
             base_timestamp: 0,
             max_timestamp: 0,

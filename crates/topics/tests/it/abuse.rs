@@ -126,6 +126,7 @@ async fn requests_of_the_wrong_form_are_refused() {
         producer: "q".to_owned(),
         sequence: 1,
         records: vec![Record::default(); 20_000],
+        session: 0,
     };
     let mut replies = client.own().publish(tokio_stream::iter([many])).await.unwrap().into_inner();
     assert_eq!(replies.message().await.unwrap_err().code(), Code::InvalidArgument);
@@ -150,7 +151,8 @@ async fn what_is_too_large_is_refused_and_disturbs_none() {
     let large = StreamMessage { attributes, ..producer.message("x") };
     assert_eq!(producer.try_send(large).await.unwrap_err().code(), Code::InvalidArgument);
     let records = vec![Record { value: Some(vec![0; (2 << 20) - 200].into()), ..Record::default() }; 2];
-    let batch = PublishRequest { topic: TOPIC.to_owned(), producer: "q".to_owned(), sequence: 1, records };
+    let (topic, producer) = (TOPIC.to_owned(), "q".to_owned());
+    let batch = PublishRequest { topic, producer, sequence: 1, records, ..PublishRequest::default() };
     let mut replies = client.own().publish(tokio_stream::iter([batch])).await.unwrap().into_inner();
     assert_eq!(replies.message().await.unwrap_err().code(), Code::InvalidArgument);
     // A consumer that was there all the time has not noticed.

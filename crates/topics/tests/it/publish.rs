@@ -76,6 +76,7 @@ async fn a_repeated_batch_is_published_once() {
         topic: TOPIC.to_owned(),
         producer: "p".to_owned(),
         sequence,
+        session: 0,
         records: texts
             .iter()
             .map(|text| Record { value: Some((*text).to_owned().into()), ..Record::default() })
@@ -109,6 +110,25 @@ async fn a_repeated_batch_is_published_once() {
     let messages = cluster.client().await.own().read(read).await.unwrap().into_inner();
     let texts: Vec<String> = messages.map(|message| text(&message.unwrap())).collect().await;
     assert_eq!(texts, ["a", "b", "c", "d", "e"]);
+}
+
+/// A program that is started again under its name counts from the beginning: nothing of it is a repetition.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_producer_that_is_started_again_under_its_name_loses_nothing() {
+    let cluster = Cluster::start(&["a"]).await;
+    let client = cluster.own_client();
+    for (start, texts) in [(0, ["a", "b"]), (2, ["c", "d"])] {
+        let mut producer = client.producer(TOPIC, "orders");
+        for text in texts {
+            let record = capstan_client::wire::capstan::topics::v1::Record {
+                value: Some(text.into()),
+                ..Default::default()
+            };
+            assert_eq!(producer.send(vec![record]).await.unwrap(), []);
+        }
+        let offsets: Vec<u64> = producer.flush().await.unwrap().iter().map(|done| done.offset).collect();
+        assert_eq!(offsets, [start, start + 1]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
