@@ -20,6 +20,9 @@ pub(crate) mod seats;
 pub(crate) mod subscription;
 pub(crate) mod throttle;
 
+#[cfg(test)]
+mod simulation;
+
 use std::future::Future;
 
 /// Runs a future that must not end with the request that began it: it ends by itself.
