@@ -5,12 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use capstan_access::Secret;
 use capstan_meta::backoff::Backoff;
 use capstan_meta::etcd::{Etcd, EtcdIdentity, EtcdOptions, EtcdTls, EtcdUser, TlsRenewal};
 use capstan_meta::{MetaError, Store};
 
 use crate::config::{Layers, Meta, Origin};
-use crate::daemon::Endpoints;
+use crate::daemon::{Endpoints, key_of_dir};
 
 /// Pauses between attempts of a daemon to connect to the store.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
@@ -78,12 +79,25 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 
 /// Uses the endpoint of a `capstan up` in the data directory, if no endpoint is set.
 pub(crate) fn discover(layers: &Layers, meta: &mut Meta) {
+    if let Some(endpoints) = local(layers, meta) {
+        meta.endpoints = vec![endpoints.meta];
+    }
+}
+
+/// The access key of a `capstan up` in the data directory, if that is the one that commands use.
+pub(crate) fn local_key(layers: &Layers, meta: &Meta) -> Result<Option<Secret>> {
+    match local(layers, meta) {
+        Some(_) => key_of_dir(&meta.dir),
+        None => Ok(None),
+    }
+}
+
+/// The `capstan up` in the data directory, if no endpoint is set.
+fn local(layers: &Layers, meta: &Meta) -> Option<Endpoints> {
     let told =
         |path: &str| layers.settings.get(path).is_some_and(|setting| setting.origin != Origin::Default);
     if told("meta.endpoints") || told("meta.listen") {
-        return;
+        return None;
     }
-    if let Some(endpoints) = Endpoints::of_dir(&meta.dir) {
-        meta.endpoints = vec![endpoints.meta];
-    }
+    Endpoints::of_dir(&meta.dir)
 }

@@ -3,6 +3,7 @@
 //! It knows the wire of `crates/topics` and nothing else of Capstan. Read first: [`Client`] (finds topics), [`Producer`],
 //! [`Consumer`].
 
+mod access;
 mod consumer;
 mod error;
 mod producer;
@@ -15,8 +16,10 @@ use std::time::Duration;
 
 pub use bytes::Bytes;
 use tonic::Code;
-use tonic::transport::Channel;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, Endpoint};
 
+pub use access::{Access, Signature};
 pub use consumer::{Consumer, Subscribe};
 pub use error::ClientError;
 pub use producer::{Acknowledged, Producer};
@@ -41,10 +44,14 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// The largest message that is received.
 const MAX_MESSAGE_BYTES: usize = 17 << 20;
 
+/// A connection to a broker, with the client's credential.
+pub type Link = InterceptedService<Channel, Signature>;
+
 /// A client of a cluster of brokers. Clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
     brokers: Arc<[String]>,
+    access: Access,
     channels: Arc<Mutex<HashMap<String, Channel>>>,
     /// Counts lookups: each begins with another broker, so that one that is cut off misleads no client for long.
     lookups: Arc<AtomicUsize>,
@@ -53,26 +60,57 @@ pub struct Client {
 impl Client {
     /// A client that finds its way from any of these brokers (`http://host:port`).
     pub fn new(brokers: impl IntoIterator<Item = impl Into<String>>) -> Client {
-        let brokers = brokers.into_iter().map(Into::into).collect();
-        Client { brokers, channels: Arc::default(), lookups: Arc::default() }
+        let (brokers, access) = (brokers.into_iter().map(Into::into).collect(), Access::default());
+        Client { brokers, access, channels: Arc::default(), lookups: Arc::default() }
     }
 
-    pub(crate) fn channel(&self, url: &str) -> Result<Channel, ClientError> {
+    /// The same client with a credential, or with an authority by which it knows brokers.
+    #[must_use]
+    pub fn with_access(self, access: Access) -> Client {
+        Client { access, channels: Arc::default(), ..self }
+    }
+
+    /// The connection to a broker, opened when it is used.
+    pub fn channel(&self, url: &str) -> Result<Link, ClientError> {
+        Ok(InterceptedService::new(self.connection(url)?, self.access.signature()))
+    }
+
+    fn connection(&self, url: &str) -> Result<Channel, ClientError> {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(channel) = channels.get(url) {
             return Ok(channel.clone());
         }
-        let endpoint = Channel::from_shared(url.to_owned());
-        let endpoint =
-            endpoint.map_err(|_| ClientError::Invalid(format!("{url} is not the address of a broker")))?;
-        let endpoint = endpoint.tcp_nodelay(true).connect_timeout(Duration::from_secs(2));
-        let endpoint = endpoint.http2_keep_alive_interval(ALIVE.0).keep_alive_timeout(ALIVE.1);
-        let channel = endpoint.keep_alive_while_idle(true).connect_lazy();
+        let channel = self.endpoint(url)?.connect_lazy();
         channels.insert(url.to_owned(), channel.clone());
         Ok(channel)
     }
 
-    pub(crate) fn topics(&self, url: &str) -> Result<TopicsClient<Channel>, ClientError> {
+    /// The same, opened at once: an error says that the broker cannot be reached.
+    pub async fn connect(&self, url: &str) -> Result<Link, ClientError> {
+        let cannot = |error: tonic::transport::Error| {
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            ClientError::Unreachable { url: url.to_owned(), cause }
+        };
+        let channel = self.endpoint(url)?.connect().await.map_err(cannot)?;
+        Ok(InterceptedService::new(channel, self.access.signature()))
+    }
+
+    fn endpoint(&self, url: &str) -> Result<Endpoint, ClientError> {
+        let endpoint = Channel::from_shared(url.to_owned());
+        let endpoint =
+            endpoint.map_err(|_| ClientError::Invalid(format!("{url} is not the address of a broker")))?;
+        let endpoint = endpoint.tcp_nodelay(true).connect_timeout(Duration::from_secs(2));
+        let endpoint = match url.starts_with("https://") {
+            true => endpoint.tls_config(self.access.tls()?),
+            false => Ok(endpoint),
+        };
+        let endpoint =
+            endpoint.map_err(|_| ClientError::Invalid("the authority cannot be used".to_owned()))?;
+        let endpoint = endpoint.http2_keep_alive_interval(ALIVE.0).keep_alive_timeout(ALIVE.1);
+        Ok(endpoint.keep_alive_while_idle(true))
+    }
+
+    pub(crate) fn topics(&self, url: &str) -> Result<TopicsClient<Link>, ClientError> {
         Ok(TopicsClient::new(self.channel(url)?).max_decoding_message_size(MAX_MESSAGE_BYTES))
     }
 
@@ -207,6 +245,11 @@ impl Tries {
                 self.last = Some(status);
                 Ok(())
             }
+            // Not what the broker said: the connection broke, as it does when a broker stops.
+            _ if std::error::Error::source(&status).is_some() => {
+                self.last = Some(status);
+                Ok(())
+            }
             _ => Err(status.into()),
         }
     }
@@ -224,5 +267,20 @@ impl Tries {
         tokio::time::sleep(PAUSE).await;
         self.span = Some((tokio::time::Instant::now(), until));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_breaks_is_tried_again_and_a_refusal_is_not() {
+        let mut tries = Tries::new();
+        assert!(tries.failed(tonic::Status::internal("a damaged entry")).is_err());
+        let mut broken = tonic::Status::internal("h2 protocol error: http2 error");
+        broken.set_source(Arc::new(std::io::Error::other("GOAWAY")));
+        assert!(tries.failed(broken).is_ok());
+        assert!(tries.failed(tonic::Status::unavailable("moved")).is_ok());
     }
 }

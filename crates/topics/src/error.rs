@@ -23,6 +23,12 @@ pub enum TopicsError {
     /// A request that is wrong and stays wrong.
     #[error("{0}")]
     Invalid(String),
+    /// A request without a credential, or with one that is not good.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// What the caller may not do.
+    #[error("{0}")]
+    Denied(String),
     /// There is no such topic.
     #[error("there is no topic {0}")]
     NoSuchTopic(String),
@@ -105,6 +111,8 @@ impl TopicsError {
         match self {
             TopicsError::InvalidTopic(_)
             | TopicsError::Invalid(_)
+            | TopicsError::Unauthenticated(_)
+            | TopicsError::Denied(_)
             | TopicsError::NoSuchTopic(_)
             | TopicsError::NoSuchNamespace(_)
             | TopicsError::NoSuchSubscription { .. }
@@ -138,7 +146,9 @@ impl TopicsError {
             TopicsError::InvalidTopic(_) | TopicsError::Invalid(_) => "invalid",
             TopicsError::Limit(_) => "limit",
             TopicsError::NotHere { .. } | TopicsError::NotRegistered(_) => "elsewhere",
-            TopicsError::NoSuchTopic(_)
+            TopicsError::Unauthenticated(_)
+            | TopicsError::Denied(_)
+            | TopicsError::NoSuchTopic(_)
             | TopicsError::NoSuchNamespace(_)
             | TopicsError::NoSuchSubscription { .. }
             | TopicsError::Exists(_)
@@ -161,7 +171,8 @@ impl TopicsError {
             TopicsError::NoSuchTopic(_) | TopicsError::NoSuchSubscription { .. } => Code::NotFound,
             TopicsError::Exists(_) => Code::AlreadyExists,
             TopicsError::Mismatch(_) => Code::FailedPrecondition,
-            TopicsError::Taken(_) | TopicsError::Schema(_) => Code::PermissionDenied,
+            TopicsError::Unauthenticated(_) => Code::Unauthenticated,
+            TopicsError::Taken(_) | TopicsError::Schema(_) | TopicsError::Denied(_) => Code::PermissionDenied,
             TopicsError::Limit(_) => Code::ResourceExhausted,
             // Clients try again, look the topic up and register anew.
             TopicsError::NotHere { .. }

@@ -35,7 +35,7 @@ pub mod metrics;
 
 pub mod wire;
 
-pub use agent::{Broker, BrokerOptions};
+pub use agent::{Broker, BrokerOptions, BrokerTls};
 pub use controller::SERVICE;
 pub use error::TopicsError;
 pub use spec::TopicName;

@@ -34,6 +34,9 @@ pub struct Registration {
     pub connect_url: String,
     /// The holder that keeps its logs.
     pub holder: HolderId,
+    /// The hash of the token by which other brokers know this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_hash: Option<String>,
     /// Fields of newer versions.
     #[serde(flatten)]
     pub extra: Extra,

@@ -37,7 +37,7 @@ pub(crate) async fn run(args: HostArgs, context: &mut Context) -> Result<Exit> {
     };
     let role = Role { host: Some(&config.host.id), serves: serves.collect(), dir };
     let mut remote = open(&config, role, context).await?;
-    let Remote { process, store, session, address, endpoints, metrics, findings, .. } = &mut remote;
+    let Remote { process, store, session, address, endpoints, metrics, findings, guard } = &mut remote;
     let mut addresses = BTreeMap::from([("http".to_owned(), address.to_string())]);
     if config.host.roles.contains(&HostRole::Redis) {
         let proxy = start_redis(process, store, &config)?;
@@ -61,8 +61,9 @@ pub(crate) async fn run(args: HostArgs, context: &mut Context) -> Result<Exit> {
             // Started before the host was registered: its record contains the proxy's address.
             HostRole::Redis => {}
             HostRole::Topics => {
-                let at = daemon::start_topics(process, store, session, &config, metrics).await?;
-                endpoints.topics = Some(format!("http://{at}"));
+                let at =
+                    daemon::start_topics(process, store, session, &config, metrics, guard.clone()).await?;
+                endpoints.topics = Some(config.topics.url(at));
             }
             // Started before the host was registered: its record contains the API's address.
             HostRole::Docs => {}

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
-use capstan_access::Anonymous;
+use capstan_access::{Anonymous, Guard};
 use capstan_console::{Findings, Metrics, State};
 use capstan_meta::Store;
 use capstan_meta::session::Session;
@@ -29,6 +29,8 @@ pub(super) struct Remote {
     pub(super) endpoints: Endpoints,
     pub(super) metrics: Metrics,
     pub(super) findings: Findings,
+    /// What decides about requests.
+    pub(super) guard: Guard,
 }
 
 /// The role of a process.
@@ -71,6 +73,7 @@ pub(super) async fn open(config: &Config, role: Role<'_>, context: &mut Context)
         pid: std::process::id(),
         version: VERSION.to_owned(),
     };
+    let guard = daemon::open_guard(&store, anonymous).await?;
     let state = State {
         store: store.clone(),
         fleet: config.fleet.tree.clone(),
@@ -79,7 +82,7 @@ pub(super) async fn open(config: &Config, role: Role<'_>, context: &mut Context)
         findings: findings.clone(),
         metrics: Metrics::new(VERSION),
         tasks: process.supervisor.clone(),
-        access: daemon::open_guard(&store, anonymous).await?,
+        access: guard.clone(),
         signer: daemon::signer(config, config.redis.secret.clone())?,
         about: Arc::new(endpoints.about(&role.serves)),
     };
@@ -91,7 +94,7 @@ pub(super) async fn open(config: &Config, role: Role<'_>, context: &mut Context)
     if let Some(etcd) = etcd {
         daemon::follow_store_tls(&process, etcd, &config.meta);
     }
-    Ok(Remote { process, store, session, address, endpoints, metrics, findings })
+    Ok(Remote { process, store, session, address, endpoints, metrics, findings, guard })
 }
 
 impl Remote {

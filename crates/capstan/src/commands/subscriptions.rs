@@ -38,7 +38,7 @@ impl SubscriptionsCommand {
 }
 
 pub(crate) async fn run(command: SubscriptionsCommand, context: &mut Context) -> Result<Exit> {
-    let client = client(&context.store().await?).await?;
+    let client = client(context).await?;
     match command {
         SubscriptionsCommand::List { topic } => {
             let stats = client.stats(&topic.to_string()).await?;

@@ -135,7 +135,7 @@ async fn open(config: &Config) -> Result<Opened> {
         http: Some(format!("{}://{}", config.http_scheme(), http.local_addr()?)),
         topics: topics
             .first()
-            .map(|first| Ok::<_, io::Error>(format!("http://{}", first.local_addr()?)))
+            .map(|first| Ok::<_, io::Error>(config.topics.url(first.local_addr()?)))
             .transpose()?,
         docs: None,
         docs_nodes: Vec::new(),

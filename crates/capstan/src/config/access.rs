@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use capstan_access::Anonymous;
+use capstan_access::{Anonymous, Secret};
 
 use super::Reader;
 
@@ -11,6 +11,8 @@ use super::Reader;
 pub(crate) struct Access {
     /// As it was set; nothing: by what the process is.
     anonymous: Option<Anonymous>,
+    /// What commands show brokers.
+    pub(crate) key: Option<Secret>,
 }
 
 impl Access {
@@ -35,6 +37,7 @@ impl Reader<'_> {
             // The table of settings allows no other word than `auto`.
             _ => None,
         };
-        Access { anonymous }
+        let key = Some(self.text("access.key")).filter(|text| !text.is_empty()).map(Secret::new);
+        Access { anonymous, key }
     }
 }

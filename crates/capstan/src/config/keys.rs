@@ -171,8 +171,15 @@ pub(crate) const KEYS: &[Key] = &[
         "access.anonymous",
         Kind::Choice(&["auto", "none", "viewer", "admin"]),
         "auto",
-        "What HTTP requests without a credential may do: nothing, what the role `viewer` may, or everything. `auto` is \
-         `admin` for `capstan up` on a loopback address and `none` for everything else.",
+        "What requests over HTTP and of clients of topics may do without a credential: nothing, what the role `viewer` \
+         may, or everything. `auto` is `admin` for `capstan up` on a loopback address and `none` for everything else.",
+    ),
+    key(
+        "access.key",
+        Kind::Secret,
+        "",
+        "The access key that commands show brokers of topics. Prefer the environment variable to the file. Unset: the one \
+         of a `capstan up` in `meta.dir`, if that is where the metadata is.",
     ),
     key(
         "host.id",
@@ -410,13 +417,27 @@ pub(crate) const KEYS: &[Key] = &[
         "topics.allow_insecure",
         Kind::Flag,
         "false",
-        "Allow `topics.listen` on an address that other machines reach although clients are not authenticated.",
+        "Allow `topics.listen` on an address that other machines reach without TLS: access keys and messages can be read \
+         on the way.",
     ),
     key(
         "topics.advertise",
         Kind::Text,
         "",
         "The host:port advertised to clients. Unset: the address of `topics.listen`.",
+    ),
+    key(
+        "topics.tls_cert",
+        Kind::Path,
+        "",
+        "Certificate chain (PEM) that brokers show; its names must include the host of `topics.advertise`.",
+    ),
+    key("topics.tls_key", Kind::Path, "", "Private key (PEM) of `topics.tls_cert`."),
+    key(
+        "topics.tls_ca",
+        Kind::Path,
+        "",
+        "Authority (PEM) that signed the certificates of all brokers: brokers and commands know brokers by it.",
     ),
     key(
         "topics.cluster",

@@ -1,6 +1,7 @@
 //! The settings of the topics broker.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use capstan_topics::keys::ClusterName;
 use capstan_topics::tier::TierOptions;
@@ -20,6 +21,29 @@ pub(crate) struct Topics {
     pub(crate) copies: Option<usize>,
     /// Where old messages go.
     pub(crate) tier: Option<TierOptions>,
+    /// How clients speak TLS; nothing: they do not.
+    pub(crate) tls: Option<TopicsTls>,
+    /// The authority that signed the certificates of all brokers.
+    pub(crate) authority: Option<PathBuf>,
+}
+
+/// The files of a broker that speaks TLS.
+#[derive(Clone, Debug)]
+pub(crate) struct TopicsTls {
+    /// Its certificate chain.
+    pub(crate) cert: PathBuf,
+    /// The key of that.
+    pub(crate) key: PathBuf,
+    /// The authority of all brokers.
+    pub(crate) authority: PathBuf,
+}
+
+impl Topics {
+    /// The address for clients.
+    pub(crate) fn url(&self, at: SocketAddr) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{at}")
+    }
 }
 
 /// The most copies of a topic: more are a typing error.
@@ -28,7 +52,11 @@ const MAX_COPIES: u64 = 16;
 impl Reader<'_> {
     pub(super) fn topics(&mut self) -> Option<Topics> {
         let listen = self.address("topics.listen")?;
-        self.closed(listen, "topics.listen", "topics.allow_insecure", "");
+        let (tls, authority) = self.topics_tls();
+        if tls.is_none() {
+            let better = "or give it `topics.tls_cert`, `topics.tls_key` and `topics.tls_ca`, ";
+            self.closed(listen, "topics.listen", "topics.allow_insecure", better);
+        }
         let advertise = Some(self.text("topics.advertise")).filter(|text| !text.is_empty());
         if listen.ip().is_unspecified() && advertise.is_none() {
             self.problem("topics.listen", "clients need an address: set `topics.advertise` to host:port");
@@ -47,7 +75,18 @@ impl Reader<'_> {
         };
         let copies = usize::try_from(copies).ok().filter(|copies| *copies > 0);
         let tier = self.tier();
-        Some(Topics { listen, advertise, cluster, copies, tier })
+        Some(Topics { listen, advertise, cluster, copies, tier, tls, authority })
+    }
+
+    /// What brokers show, and the authority by which they are known; commands have the second only.
+    fn topics_tls(&mut self) -> (Option<TopicsTls>, Option<PathBuf>) {
+        let identity = self.identity("topics.tls_cert", "topics.tls_key");
+        let authority = self.existing("topics.tls_ca");
+        if identity.is_some() && authority.is_none() {
+            self.problem("topics.tls_cert", "needs `topics.tls_ca`: brokers know each other by it");
+        }
+        let tls = identity.zip(authority.clone());
+        (tls.map(|((cert, key), authority)| TopicsTls { cert, key, authority }), authority)
     }
 
     fn tier(&mut self) -> Option<TierOptions> {

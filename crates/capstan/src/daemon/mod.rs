@@ -21,7 +21,7 @@ mod serve;
 mod signal;
 mod topics;
 
-pub(crate) use access::{first_admin, open_guard, sign_local_user_in};
+pub(crate) use access::{first_admin, key_of_dir, open_guard, sign_local_user_in};
 pub(crate) use certs::{follow_store_tls, renew, renew_overdue, signer, start_certificates};
 pub(crate) use controller::{start_controller, start_membership};
 pub(crate) use docs::{DOCS_ADDRESS, docs_url, start_docs_host, start_local_docs};

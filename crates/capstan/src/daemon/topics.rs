@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use capstan_access::Guard;
 use capstan_console::Metrics;
 use capstan_control::keys::HostId;
 use capstan_meta::Store;
@@ -13,9 +14,10 @@ use capstan_topics::agent::Shelf;
 use capstan_topics::commit::create_topic;
 use capstan_topics::keys::Brokers;
 use capstan_topics::spec::Delivery;
-use capstan_topics::{Broker, BrokerOptions, SERVICE, api};
+use capstan_topics::{Broker, BrokerOptions, BrokerTls, SERVICE, api};
 use tokio::net::TcpListener;
 
+use super::access::open_guard;
 use super::listen::bind;
 use super::local::LocalHost;
 use super::logs::{HolderPlace, start_holder};
@@ -49,10 +51,11 @@ pub(crate) async fn start_topics(
     session: &Session,
     config: &Config,
     metrics: &Metrics,
+    guard: Guard,
 ) -> Result<SocketAddr> {
     let listener = bind(config.topics.listen, "topics.listen").await?;
     let place = HolderPlace::of_host(config, SERVICE)?;
-    let options = options(&config.topics, place.host.clone(), &listener, metrics)?;
+    let options = options(&config.topics, place.host.clone(), &listener, metrics, guard)?;
     start(process, store, session, &place, options, listener).await
 }
 
@@ -66,10 +69,11 @@ pub(crate) async fn start_local_topics(
     hosts: &mut [LocalHost],
     listeners: Vec<TcpListener>,
 ) -> Result<()> {
+    let guard = open_guard(store, config.access.of_up(config.topics.listen)).await?;
     let is_first_start = store.list(&Brokers {}).await?.entries.is_empty();
     for (host, listener) in hosts.iter_mut().zip(listeners) {
         let place = HolderPlace::of_local(config, host, SERVICE)?;
-        let options = options(&config.topics, host.id.clone(), &listener, metrics)?;
+        let options = options(&config.topics, host.id.clone(), &listener, metrics, guard.clone())?;
         let options = BrokerOptions { copies: options.copies.or(Some(1)), ..options };
         let at = start(process, store, session, &place, options, listener).await?;
         host.role(HostRole::Topics)?;
@@ -88,11 +92,17 @@ fn options(
     host: HostId,
     listener: &TcpListener,
     metrics: &Metrics,
+    guard: Guard,
 ) -> Result<BrokerOptions> {
     let options = BrokerOptions::new(host, settings.cluster.clone(), listener.local_addr()?);
     let advertise = settings.advertise.clone().unwrap_or_else(|| options.advertise.clone());
     let (counters, tier) = (metrics.topics.clone(), settings.tier.clone());
-    Ok(BrokerOptions { advertise, counters, copies: settings.copies, tier, ..options })
+    let tls = settings.tls.as_ref().map(|tls| {
+        let opened = BrokerTls::open(tls.cert.clone(), tls.key.clone(), tls.authority.clone());
+        opened.context("cannot use topics.tls_cert, topics.tls_key or topics.tls_ca")
+    });
+    let tls = tls.transpose()?;
+    Ok(BrokerOptions { advertise, counters, copies: settings.copies, tier, guard, tls, ..options })
 }
 
 async fn start(

@@ -77,6 +77,8 @@ impl Brokers {
                 "--set",
                 "host.roles=topics",
                 "--set",
+                "access.anonymous=admin",
+                "--set",
                 "topics.listen=127.0.0.1:0",
             ];
             let args: Vec<&str> = own.iter().chain(&common).copied().collect();
@@ -172,4 +174,36 @@ async fn public_clients_get_over_kill_9_of_a_broker() {
         let killed = brokers.hosts.iter_mut().find(|host| host.endpoint("topics") == owner).unwrap();
         killed.restart().await;
     }
+}
+
+/// Brokers of hosts let nothing in without a key; commands show the one that they are given.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_asks_for_an_access_key_and_commands_show_theirs() {
+    let meta = Daemon::start_in_memory("keys", &["meta", "serve", "--listen", "127.0.0.1:0"]).await;
+    let (endpoint, dir) = (meta.endpoint("meta"), meta.dir.join("h"));
+    let holders = format!("holders.dir={}", dir.display());
+    let settings =
+        ["host.id=h", &holders, "host.roles=topics", "topics.listen=127.0.0.1:0", "http.listen=127.0.0.1:0"];
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    let args: Vec<&str> = ["host", "--meta", &endpoint].into_iter().chain(settings).collect();
+    let _host = Daemon::start_in_memory("h", &args).await;
+    let args = ["controller", "--set", "host.id=k", "--meta", &endpoint, "--set", "http.listen=127.0.0.1:0"];
+    let _controller = Daemon::start_in_memory("k", &args).await;
+    let refused = meta.capstan(&["topics", "create", TOPIC]);
+    assert_eq!(refused.code, 1, "{refused:#?}");
+    assert!(refused.stderr.contains("the broker asks for an access key"), "{refused:#?}");
+    meta.capstan(&[
+        "access",
+        "account",
+        "create",
+        "shop",
+        "--grant",
+        "topics:namespace/default:operate,produce",
+    ])
+    .ok();
+    let key = meta.capstan(&["access", "key", "create", "shop", "-o", "json"]).json();
+    let key = format!("access.key={}", key["key"].as_str().expect("the key"));
+    meta.capstan(&["--set", &key, "topics", "create", TOPIC]).ok();
+    let denied = meta.capstan(&["--set", &key, "topics", "peek", TOPIC]);
+    assert!(denied.code == 1 && denied.stderr.contains("may not consume"), "{denied:#?}");
 }

@@ -118,6 +118,7 @@ impl Host {
             format!("holders.advertise={}", holder.addr()),
             format!("topics.listen={}", ports[1].addr()),
             "host.roles=topics".to_owned(),
+            "access.anonymous=admin".to_owned(),
             "http.listen=127.0.0.1:0".to_owned(),
             LEASE.to_owned(),
         ];

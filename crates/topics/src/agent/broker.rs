@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use capstan_control::keys::{HostId, ServiceName};
+use capstan_access::secret::Token;
+use capstan_control::keys::ServiceName;
 use capstan_log::keys::LogKey;
 use capstan_log::{Log, Standing};
 use capstan_meta::session::Session;
@@ -16,6 +17,8 @@ use capstan_steward::{Holder, Logs, Policy};
 use tokio_util::sync::CancellationToken;
 
 use super::clients::{Clients, Consumer, consumer_id, producer_id};
+use super::options::BrokerOptions;
+use super::peers::new_token;
 use super::schemas::Schemas;
 use super::shelf::Shelf;
 use super::watchdog::Watchdog;
@@ -28,11 +31,11 @@ use crate::data::seats::Seat;
 use crate::data::subscription::{Join, Messages, Subscription, Surroundings};
 use crate::error::TopicsError;
 use crate::facts::Facts;
-use crate::keys::{ClusterName, PolicyKey, ProducerKey, RegisterKey, Registrations, SubscriptionName};
+use crate::keys::{PolicyKey, ProducerKey, RegisterKey, Registrations, SubscriptionName};
 use crate::metrics::TopicsMetrics;
 use crate::spec::{Delivery, NamespacePolicy, StoragePolicy, SubscriptionKind, TopicName, TopicRecord};
 use crate::status::{ProducerRecord, Progress, Registration};
-use crate::tier::{Tier, TierOfTopic, TierOptions};
+use crate::tier::{Tier, TierOfTopic};
 
 /// How long a request waits until a topic that was just created or moved is served. Clients give up after 1.5 seconds
 /// at the earliest, and try again.
@@ -45,55 +48,6 @@ const COPIES: usize = 3;
 const REPLACE_AFTER: Duration = Duration::from_millis(500);
 /// How often a topic that is being recovered is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
-/// What a broker is.
-#[derive(Clone, Debug)]
-pub struct BrokerOptions {
-    /// The host that it runs on.
-    pub host: HostId,
-    /// The name of the cluster.
-    pub cluster: ClusterName,
-    /// Where it listens.
-    pub listen: SocketAddr,
-    /// The host and the port that clients are given.
-    pub advertise: String,
-    /// Whether clients speak TLS.
-    pub tls: bool,
-    /// Where the admin services are, if not with the others.
-    pub admin: Option<String>,
-    /// Where the metrics are.
-    pub metrics: Option<String>,
-    /// What it counts.
-    pub counters: TopicsMetrics,
-    /// Copies of new topics; `None`: three if there are three brokers, otherwise one.
-    pub copies: Option<usize>,
-    /// Where old messages go; `None`: they stay in the log.
-    pub tier: Option<TierOptions>,
-}
-
-impl BrokerOptions {
-    /// A broker that is reached where it listens.
-    #[must_use]
-    pub fn new(host: HostId, cluster: ClusterName, listen: SocketAddr) -> BrokerOptions {
-        let advertise = listen.to_string();
-        BrokerOptions {
-            host,
-            cluster,
-            listen,
-            advertise,
-            tls: false,
-            admin: None,
-            metrics: None,
-            counters: TopicsMetrics::default(),
-            copies: None,
-            tier: None,
-        }
-    }
-
-    fn url(&self) -> String {
-        format!("{}://{}", if self.tls { "https" } else { "http" }, self.advertise)
-    }
-}
 
 /// A broker that runs. Clones are the same broker; its tasks end with the last of them.
 #[derive(Clone)]
@@ -118,6 +72,8 @@ pub(crate) struct Inner {
     pub(super) schemas: Schemas,
     pub(super) tier: Option<Tier>,
     watchdog: Mutex<Watchdog>,
+    /// By which other brokers know this one.
+    pub(super) token: Token,
 }
 
 /// The place of a topic: what is led here, if it is.
@@ -176,6 +132,7 @@ impl Broker {
             schemas,
             tier,
             watchdog: Mutex::default(),
+            token: new_token(),
             options,
         });
         session.register(&RegisterKey { broker: id }, &inner.registration()).await;
@@ -230,6 +187,7 @@ impl Inner {
             broker_url: url.clone(),
             connect_url: url,
             holder: self.holder.id().clone(),
+            token_hash: Some(self.token.hash()),
             extra: Default::default(),
         }
     }

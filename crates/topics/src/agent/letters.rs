@@ -93,19 +93,27 @@ impl LetterBox {
         match inner.served(&self.topic).await {
             Ok(partition) => {
                 let producer_id = producer_id(&self.topic, PRODUCER);
-                let publication = Publication { producer_id, session: 0, sequence: -1, records: vec![record] };
+                let publication =
+                    Publication { producer_id, session: 0, sequence: -1, records: vec![record] };
                 partition.publish(publication).await.map(drop)
             }
-            Err(TopicsError::NotHere { at: Some(at), .. }) => self.forward(&at, delivery, record).await,
+            Err(TopicsError::NotHere { at: Some(at), .. }) => {
+                self.forward(&inner, &at, delivery, record).await
+            }
             Err(error) => Err(error),
         }
     }
 
     /// Another broker leads the dead letter topic.
-    async fn forward(&self, at: &str, delivery: Delivery, record: Record) -> Result<(), TopicsError> {
+    async fn forward(
+        &self,
+        inner: &Inner,
+        at: &str,
+        delivery: Delivery,
+        record: Record,
+    ) -> Result<(), TopicsError> {
         let failed = |error: &dyn std::fmt::Display| TopicsError::NotReady(format!("broker {at}: {error}"));
-        let client = ProducerServiceClient::connect(at.to_owned()).await;
-        let mut client = client.map_err(|error| failed(&error))?;
+        let mut client = ProducerServiceClient::new(inner.peer(at).await?);
         let request = ProducerRequest {
             producer_name: PRODUCER.to_owned(),
             topic_name: self.topic.to_string(),

@@ -29,18 +29,17 @@ const HANDOVER_WITHIN: Duration = Duration::from_secs(5);
 /// How often a move is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Where a topic ends that another broker serves.
-async fn end_at(url: &str, name: &TopicName) -> Result<u64, TopicsError> {
-    let failed = |why: String| TopicsError::NotReady(format!("the broker at {url} does not answer: {why}"));
-    let connected = tokio::time::timeout(SEEN_WITHIN, TopicsClient::connect(url.to_owned())).await;
-    let connected = connected.map_err(|_| failed("no connection in time".to_owned()))?;
-    let mut broker = connected.map_err(|error| failed(error.to_string()))?;
-    let asked = tokio::time::timeout(SEEN_WITHIN, broker.stats(StatsRequest { topic: name.to_string() }));
-    let answer = asked.await.map_err(|_| failed("no answer in time".to_owned()))?;
-    Ok(answer.map_err(|status| failed(status.message().to_owned()))?.into_inner().end)
-}
-
 impl Inner {
+    /// Where a topic ends that another broker serves.
+    async fn end_at(&self, url: &str, name: &TopicName) -> Result<u64, TopicsError> {
+        let mut broker = TopicsClient::new(self.peer(url).await?);
+        let stats = broker.stats(StatsRequest { topic: name.to_string() }).await;
+        let failed = |status: tonic::Status| {
+            TopicsError::NotReady(format!("the broker at {url} does not answer: {}", status.message()))
+        };
+        Ok(stats.map_err(failed)?.into_inner().end)
+    }
+
     /// Waits until the view shows everything that was written.
     pub(crate) async fn caught_up(&self) -> Result<(), TopicsError> {
         self.view().catch_up(SEEN_WITHIN).await?;
@@ -255,7 +254,7 @@ impl Inner {
     async fn note_end(&self, name: &TopicName, from: u64) -> Result<(), TopicsError> {
         let end = match self.partition(name).await {
             Ok(partition) => partition.end(),
-            Err(TopicsError::NotHere { at: Some(url), .. }) => end_at(&url, name).await?,
+            Err(TopicsError::NotHere { at: Some(url), .. }) => self.end_at(&url, name).await?,
             Err(_) => return Ok(()),
         };
         let sealed = Sealed {

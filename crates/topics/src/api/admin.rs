@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use capstan_access::Verb;
 use tonic::metadata::MetadataValue;
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
-use crate::agent::{Broker, Inner};
+use crate::agent::{Broker, Inner, Peer};
 use crate::commit;
 use crate::decide::{Balance, Move, rebalance};
 use crate::error::TopicsError;
@@ -34,8 +34,6 @@ const UNACKED: std::ops::RangeInclusive<u32> = 1..=10_000;
 
 /// Marks a request that another broker has passed on.
 const PASSED_ON: &str = "x-capstan-passed-on";
-/// How long another broker may take for a request that is passed on.
-const PASS_ON_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(super) struct Admin {
@@ -79,14 +77,11 @@ impl Admin {
         &self,
         request: &Request<T>,
         topic: &TopicName,
-    ) -> Result<Option<TopicAdminClient<Channel>>, TopicsError> {
+    ) -> Result<Option<TopicAdminClient<Peer>>, TopicsError> {
         match self.inner().served(topic).await {
             Ok(_) => Ok(None),
             Err(TopicsError::NotHere { at: Some(at), .. }) if !request.metadata().contains_key(PASSED_ON) => {
-                let failed = |error| TopicsError::NotReady(format!("broker {at} does not answer: {error}"));
-                let endpoint = Endpoint::from_shared(at.clone()).map_err(failed)?;
-                let endpoint = endpoint.connect_timeout(PASS_ON_WITHIN).timeout(PASS_ON_WITHIN);
-                Ok(Some(TopicAdminClient::new(endpoint.connect().await.map_err(failed)?)))
+                Ok(Some(TopicAdminClient::new(self.inner().peer(&at).await?)))
             }
             Err(error) => Err(error),
         }
@@ -259,7 +254,8 @@ impl BrokerAdmin for Admin {
 #[tonic::async_trait]
 impl NamespaceAdmin for Admin {
     async fn get_namespace_topics(&self, request: Request<NamespaceRequest>) -> Reply<TopicListResponse> {
-        let name = namespace(&request.into_inner().name)?;
+        let name = namespace(&request.get_ref().name)?;
+        self.inner().may_within(&request, Verb::View, name.as_str())?;
         let facts = self.facts();
         let topics = facts.topics.keys().filter(|topic| topic.namespace == name);
         // Without the leading slash, as the original has it.
@@ -268,7 +264,8 @@ impl NamespaceAdmin for Admin {
     }
 
     async fn get_namespace_policies(&self, request: Request<NamespaceRequest>) -> Reply<PolicyResponse> {
-        let name = namespace(&request.into_inner().name)?;
+        let name = namespace(&request.get_ref().name)?;
+        self.inner().may_within(&request, Verb::View, name.as_str())?;
         let key = PolicyKey { namespace: name.clone() };
         let policy = self.inner().store().read(&key).await.map_err(TopicsError::from)?;
         let Some(policy) = policy else {
@@ -280,7 +277,8 @@ impl NamespaceAdmin for Admin {
     }
 
     async fn create_namespace(&self, request: Request<NamespaceRequest>) -> Reply<NamespaceResponse> {
-        let name = namespace(&request.into_inner().name)?;
+        let name = namespace(&request.get_ref().name)?;
+        self.inner().may_within(&request, Verb::Operate, name.as_str())?;
         let made = commit::create_namespace(self.inner().store(), &name, &NamespacePolicy::default()).await;
         // The original has one status for every failure here.
         made.map_err(|error| Status::not_found(error.to_string()))?;
@@ -289,7 +287,8 @@ impl NamespaceAdmin for Admin {
     }
 
     async fn delete_namespace(&self, request: Request<NamespaceRequest>) -> Reply<NamespaceResponse> {
-        let name = namespace(&request.into_inner().name)?;
+        let name = namespace(&request.get_ref().name)?;
+        self.inner().may_within(&request, Verb::Operate, name.as_str())?;
         let gone = commit::delete_namespace(self.inner().store(), &name).await;
         gone.map_err(|error| Status::not_found(error.to_string()))?;
         self.inner().caught_up().await?;
@@ -303,7 +302,8 @@ impl TopicAdmin for Admin {
         &self,
         request: Request<NamespaceRequest>,
     ) -> Reply<TopicInfoListResponse> {
-        let name = namespace(&request.into_inner().name)?;
+        let name = namespace(&request.get_ref().name)?;
+        self.inner().may_within(&request, Verb::View, name.as_str())?;
         let facts = self.facts();
         let topics = facts.topics.keys().filter(|topic| topic.namespace == name);
         let topics = topics.filter_map(|topic| Admin::info(&facts, topic)).collect();
@@ -319,8 +319,9 @@ impl TopicAdmin for Admin {
     }
 
     async fn create_topic(&self, request: Request<NewTopicRequest>) -> Reply<TopicResponse> {
+        let name: TopicName = request.get_ref().name.parse()?;
+        self.inner().may(&request, Verb::Operate, &name)?;
         let request = request.into_inner();
-        let name: TopicName = request.name.parse()?;
         if self.inner().record(&name)?.is_some() {
             return Err(TopicsError::Exists(format!("topic {name} exists")).into());
         }
@@ -333,8 +334,9 @@ impl TopicAdmin for Admin {
         &self,
         request: Request<PartitionedTopicRequest>,
     ) -> Reply<TopicResponse> {
+        let base: TopicName = request.get_ref().base_name.parse()?;
+        self.inner().may(&request, Verb::Operate, &base)?;
         let request = request.into_inner();
-        let base: TopicName = request.base_name.parse()?;
         if request.partitions == 0 {
             return Err(
                 TopicsError::Invalid("a partitioned topic has at least one partition".to_owned()).into()
@@ -348,7 +350,8 @@ impl TopicAdmin for Admin {
     }
 
     async fn delete_topic(&self, request: Request<TopicRequest>) -> Reply<TopicResponse> {
-        let name: TopicName = request.into_inner().name.parse()?;
+        let name: TopicName = request.get_ref().name.parse()?;
+        self.inner().may(&request, Verb::Operate, &name)?;
         if let Some((base, _)) = name.base() {
             let why = format!("{name} is a partition; delete {base}");
             return Err(TopicsError::Mismatch(why).into());
@@ -364,18 +367,22 @@ impl TopicAdmin for Admin {
     }
 
     async fn unload_topic(&self, request: Request<TopicRequest>) -> Reply<TopicResponse> {
-        self.inner().unload(&request.into_inner().name.parse()?).await?;
+        let name: TopicName = request.get_ref().name.parse()?;
+        self.inner().may(&request, Verb::Operate, &name)?;
+        self.inner().unload(&name).await?;
         Ok(Response::new(TopicResponse { success: true }))
     }
 
     async fn list_subscriptions(&self, request: Request<TopicRequest>) -> Reply<SubscriptionListResponse> {
-        let name: TopicName = request.into_inner().name.parse()?;
+        let name: TopicName = request.get_ref().name.parse()?;
+        self.inner().may_see(&request, &name)?;
         let subscriptions = self.inner().subscription_names(&name).await?;
         Ok(Response::new(SubscriptionListResponse { subscriptions }))
     }
 
     async fn unsubscribe(&self, request: Request<SubscriptionRequest>) -> Reply<SubscriptionResponse> {
         let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may(&request, Verb::Operate, &topic)?;
         if let Some(mut owner) = self.elsewhere(&request, &topic).await? {
             return owner.unsubscribe(passed_on(request.into_inner())).await;
         }
@@ -385,7 +392,8 @@ impl TopicAdmin for Admin {
     }
 
     async fn describe_topic(&self, request: Request<DescribeTopicRequest>) -> Reply<DescribeTopicResponse> {
-        let name: TopicName = request.into_inner().name.parse()?;
+        let name: TopicName = request.get_ref().name.parse()?;
+        self.inner().may_see(&request, &name)?;
         let info = Admin::info(&self.facts(), &name);
         let info = info.ok_or_else(|| TopicsError::NoSuchTopic(name.to_string()))?;
         let schema = self.inner().bound_version(&name).await?;
@@ -408,6 +416,13 @@ impl TopicAdmin for Admin {
         request: Request<SetSubscriptionFailurePolicyRequest>,
     ) -> Reply<SubscriptionResponse> {
         let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may(&request, Verb::Operate, &topic)?;
+        let letters =
+            request.get_ref().failure_policy.as_ref().and_then(|policy| policy.dead_letter_topic.as_ref());
+        if let Some(letters) = letters {
+            // The broker will publish there.
+            self.inner().may_any(&request, &[Verb::Produce, Verb::Operate], &letters.parse()?)?;
+        }
         if let Some(mut owner) = self.elsewhere(&request, &topic).await? {
             return owner.set_subscription_failure_policy(passed_on(request.into_inner())).await;
         }
@@ -423,6 +438,7 @@ impl TopicAdmin for Admin {
         request: Request<SubscriptionRequest>,
     ) -> Reply<GetSubscriptionFailurePolicyResponse> {
         let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may_see(&request, &topic)?;
         if let Some(mut owner) = self.elsewhere(&request, &topic).await? {
             return owner.get_subscription_failure_policy(passed_on(request.into_inner())).await;
         }
@@ -445,6 +461,7 @@ impl TopicAdmin for Admin {
         request: Request<SetSubscriptionDispatchConfigRequest>,
     ) -> Reply<SubscriptionResponse> {
         let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may(&request, Verb::Operate, &topic)?;
         if let Some(mut owner) = self.elsewhere(&request, &topic).await? {
             return owner.set_subscription_dispatch_config(passed_on(request.into_inner())).await;
         }
@@ -466,6 +483,7 @@ impl TopicAdmin for Admin {
         request: Request<SubscriptionRequest>,
     ) -> Reply<GetSubscriptionDispatchConfigResponse> {
         let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may_see(&request, &topic)?;
         if let Some(mut owner) = self.elsewhere(&request, &topic).await? {
             return owner.get_subscription_dispatch_config(passed_on(request.into_inner())).await;
         }

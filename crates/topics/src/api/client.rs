@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use capstan_access::Verb;
 use tonic::{Request, Response, Status};
 
+use super::gate::Watched;
 use crate::agent::Broker;
 use crate::data::message::Record;
 use crate::data::publish::Publication;
@@ -48,7 +50,7 @@ impl Client {
 }
 
 /// The topic and the offset that an acknowledgment is about.
-fn place(id: Option<MsgId>) -> Result<(TopicName, u64), TopicsError> {
+fn place(id: Option<&MsgId>) -> Result<(TopicName, u64), TopicsError> {
     let id = id.ok_or_else(|| TopicsError::Invalid("the request names no message".to_owned()))?;
     Ok((id.topic_name.parse()?, id.topic_offset))
 }
@@ -70,8 +72,9 @@ impl ProducerService for Client {
         &self,
         request: Request<ProducerRequest>,
     ) -> Result<Response<ProducerResponse>, Status> {
+        let topic: TopicName = request.get_ref().topic_name.parse()?;
+        self.inner().may(&request, Verb::Produce, &topic)?;
         let request = request.into_inner();
-        let topic: TopicName = request.topic_name.parse()?;
         let name = client_name(&request.producer_name)?;
         let delivery = match request.dispatch_strategy() {
             DispatchStrategy::Reliable => Delivery::Reliable,
@@ -92,12 +95,13 @@ impl ProducerService for Client {
         &self,
         request: Request<StreamMessage>,
     ) -> Result<Response<MessageResponse>, Status> {
-        let message = request.into_inner();
-        let request_id = message.request_id;
-        let Some(id) = &message.msg_id else {
+        let Some(id) = &request.get_ref().msg_id else {
             return Err(TopicsError::Invalid("the request names no topic".to_owned()).into());
         };
         let (topic, producer_id) = (id.topic_name.parse::<TopicName>()?, id.producer_id);
+        self.inner().may(&request, Verb::Produce, &topic)?;
+        let message = request.into_inner();
+        let request_id = message.request_id;
         let name = message.producer_name.clone();
         let records = vec![Record::of_wire(message)];
         let publication = Publication { producer_id, session: 0, sequence: -1, records };
@@ -108,14 +112,15 @@ impl ProducerService for Client {
 
 #[tonic::async_trait]
 impl ConsumerService for Client {
-    type ReceiveMessagesStream = Messages;
+    type ReceiveMessagesStream = Watched<Messages>;
 
     async fn subscribe(
         &self,
         request: Request<ConsumerRequest>,
     ) -> Result<Response<ConsumerResponse>, Status> {
+        let topic: TopicName = request.get_ref().topic_name.parse()?;
+        self.inner().may(&request, Verb::Consume, &topic)?;
         let request = request.into_inner();
-        let topic: TopicName = request.topic_name.parse()?;
         let subscription = subscription(&request.subscription)?;
         let name = client_name(&request.consumer_name)?;
         let number = request.subscription_type;
@@ -130,17 +135,22 @@ impl ConsumerService for Client {
         Ok(Response::new(ConsumerResponse { request_id, consumer_id, consumer_name }))
     }
 
-    async fn receive_messages(&self, request: Request<ReceiveRequest>) -> Result<Response<Messages>, Status> {
-        let peer = super::peer(&request);
-        let consumer = request.into_inner().consumer_id;
+    async fn receive_messages(
+        &self,
+        request: Request<ReceiveRequest>,
+    ) -> Result<Response<Watched<Messages>>, Status> {
+        let (peer, consumer) = (super::peer(&request), request.get_ref().consumer_id);
+        let topic = self.inner().topic_of_consumer(consumer)?;
+        let pass = self.inner().may(&request, Verb::Consume, &topic)?;
         let messages = self.inner().receive(consumer, peer).await?;
         tracing::debug!(consumer, ?peer, "consumer receives");
-        Ok(Response::new(messages))
+        Ok(Response::new(Watched::new(messages, pass)))
     }
 
     async fn ack(&self, request: Request<AckRequest>) -> Result<Response<AckResponse>, Status> {
+        let (topic, offset) = place(request.get_ref().msg_id.as_ref())?;
+        self.inner().may(&request, Verb::Consume, &topic)?;
         let request = request.into_inner();
-        let (topic, offset) = place(request.msg_id)?;
         let name = subscription(&request.subscription_name)?;
         let (_, subscription) = self.inner().subscription(&topic, &name).await?;
         subscription.acknowledge(&[offset]);
@@ -149,8 +159,9 @@ impl ConsumerService for Client {
     }
 
     async fn nack(&self, request: Request<NackRequest>) -> Result<Response<NackResponse>, Status> {
+        let (topic, offset) = place(request.get_ref().msg_id.as_ref())?;
+        self.inner().may(&request, Verb::Consume, &topic)?;
         let request = request.into_inner();
-        let (topic, offset) = place(request.msg_id)?;
         let name = subscription(&request.subscription_name)?;
         let (_, subscription) = self.inner().subscription(&topic, &name).await?;
         let reason = request.reason.map(|reason| reason.chars().take(MAX_REASON).collect());
@@ -166,8 +177,9 @@ impl Discovery for Client {
         &self,
         request: Request<TopicLookupRequest>,
     ) -> Result<Response<TopicLookupResponse>, Status> {
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may_see(&request, &topic)?;
         let request = request.into_inner();
-        let topic: TopicName = request.topic.parse()?;
         let found = self.inner().locate(&topic).await?;
         let response_type =
             if found == self.inner().url() { LookupType::Connect } else { LookupType::Redirect };
@@ -184,8 +196,9 @@ impl Discovery for Client {
         &self,
         request: Request<TopicLookupRequest>,
     ) -> Result<Response<TopicPartitionsResponse>, Status> {
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may_see(&request, &topic)?;
         let request = request.into_inner();
-        let topic: TopicName = request.topic.parse()?;
         let partitions = self.inner().partition_names(&topic).await?;
         let partitions = partitions.iter().map(TopicName::to_string).collect();
         Ok(Response::new(TopicPartitionsResponse { request_id: request.request_id, partitions }))
@@ -214,8 +227,9 @@ impl HealthCheck for Client {
 
 #[tonic::async_trait]
 impl AuthService for Client {
-    /// Nothing is checked, as on a broker without authentication: any key gets a token that nobody asks for.
-    async fn authenticate(&self, _: Request<AuthRequest>) -> Result<Response<AuthResponse>, Status> {
-        Ok(Response::new(AuthResponse { token: "unauthenticated".to_owned() }))
+    /// Clients up to 0.10 turn an access key into a token here.
+    async fn authenticate(&self, request: Request<AuthRequest>) -> Result<Response<AuthResponse>, Status> {
+        let token = self.inner().token_for(request.into_inner().api_key).await?;
+        Ok(Response::new(AuthResponse { token }))
     }
 }

@@ -81,9 +81,10 @@ impl StorageService for Cluster {
         &self,
         request: Request<ListSegmentDescriptorsRequest>,
     ) -> Reply<ListSegmentDescriptorsResponse> {
-        let request = request.into_inner();
         // Its clients leave the first slash out.
-        let topic: TopicName = format!("/{}", request.topic.trim_start_matches('/')).parse()?;
+        let topic: TopicName = format!("/{}", request.get_ref().topic.trim_start_matches('/')).parse()?;
+        self.inner().may_see(&request, &topic)?;
+        let request = request.into_inner();
         if self.inner().record(&topic)?.is_none() {
             return Err(TopicsError::NoSuchTopic(topic.to_string()).into());
         }

@@ -3,15 +3,19 @@
 mod admin;
 mod client;
 mod cluster;
+mod gate;
+mod incoming;
 mod own;
 mod schema;
 
 use std::net::SocketAddr;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
+use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming, TlsConnectInfo};
 
 use crate::agent::Broker;
 use crate::error::TopicsError;
@@ -45,7 +49,17 @@ pub async fn serve(
     listener: TcpListener,
     stop: CancellationToken,
 ) -> Result<(), TopicsError> {
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    match broker.inner.tls()? {
+        None => serve_on(broker, TcpIncoming::from(listener).with_nodelay(Some(true)), stop).await,
+        Some(tls) => serve_on(broker, incoming::encrypted(listener, tls), stop).await,
+    }
+}
+
+async fn serve_on<I, C>(broker: Broker, incoming: I, stop: CancellationToken) -> Result<(), TopicsError>
+where
+    I: Stream<Item = std::io::Result<C>> + Send,
+    C: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
     let client = client::Client::new(broker.clone());
     let admin = admin::Admin::new(broker.clone());
     let schemas = schema::Schemas::new(broker.clone());
@@ -55,6 +69,7 @@ pub async fn serve(
         .max_concurrent_streams(MAX_STREAMS)
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PING_TIMEOUT))
+        .layer(gate::Gates(broker.inner.clone()))
         .add_service(ProducerServiceServer::new(client.clone()).max_decoding_message_size(MAX_REQUEST_BYTES))
         .add_service(ConsumerServiceServer::new(client.clone()))
         .add_service(DiscoveryServer::new(client.clone()))
@@ -86,5 +101,7 @@ async fn end(broker: &Broker, stop: &CancellationToken) -> Result<(), TopicsErro
 
 /// Where a request came from, for logs.
 pub(crate) fn peer<T>(request: &tonic::Request<T>) -> Option<SocketAddr> {
-    request.extensions().get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr)
+    let extensions = request.extensions();
+    let encrypted = || extensions.get::<TlsConnectInfo<TcpConnectInfo>>().map(TlsConnectInfo::get_ref);
+    extensions.get::<TcpConnectInfo>().or_else(encrypted).and_then(TcpConnectInfo::remote_addr)
 }

@@ -3,10 +3,12 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use capstan_access::Verb;
 use futures_util::StreamExt as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::agent::{Broker, Inner, producer_id, progress_at};
@@ -75,10 +77,12 @@ impl Topics for Own {
         request: Request<Streaming<PublishRequest>>,
     ) -> Result<Response<Self::PublishStream>, Status> {
         let (answers, pending) = mpsc::channel::<(u64, Answer)>(IN_FLIGHT);
-        let (inner, requests) = (self.inner().clone(), request.into_inner());
+        let inner = self.inner().clone();
+        let (_, caller, requests) = request.into_parts();
+        let caller = Request::from_parts(MetadataMap::new(), caller, ());
         let (failure, failed) = oneshot::channel();
         detach(async move {
-            if let Err(status) = take_all(&inner, requests, answers).await {
+            if let Err(status) = take_all(&inner, &caller, requests, answers).await {
                 drop(failure.send(status));
             }
         });
@@ -92,8 +96,9 @@ impl Topics for Own {
     }
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may(&request, Verb::Consume, &topic)?;
         let request = request.into_inner();
-        let topic: TopicName = request.topic.parse()?;
         let partition = self.inner().served(&topic).await?;
         let from = resolve(&partition, request.from).await?;
         let end = match request.count {
@@ -110,8 +115,9 @@ impl Topics for Own {
     }
 
     async fn seek(&self, request: Request<SeekRequest>) -> Result<Response<SeekReply>, Status> {
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may(&request, Verb::Consume, &topic)?;
         let request = request.into_inner();
-        let topic: TopicName = request.topic.parse()?;
         let subscription = name(&request.subscription)?;
         let kind = SubscriptionKind::of(request.r#type).unwrap_or(SubscriptionKind::Shared);
         let partition = self.inner().served(&topic).await?;
@@ -135,8 +141,9 @@ impl Topics for Own {
     }
 
     async fn ack_many(&self, request: Request<AckManyRequest>) -> Result<Response<AckManyReply>, Status> {
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may(&request, Verb::Consume, &topic)?;
         let request = request.into_inner();
-        let topic: TopicName = request.topic.parse()?;
         let (_, subscription) = self.inner().subscription(&topic, &name(&request.subscription)?).await?;
         subscription.acknowledge(&request.offsets);
         self.inner().counters().acknowledged(request.offsets.len());
@@ -147,13 +154,16 @@ impl Topics for Own {
         &self,
         request: Request<UnsubscribeRequest>,
     ) -> Result<Response<UnsubscribeReply>, Status> {
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may(&request, Verb::Consume, &topic)?;
         let request = request.into_inner();
-        self.inner().unsubscribe(&request.topic.parse()?, &name(&request.subscription)?).await?;
+        self.inner().unsubscribe(&topic, &name(&request.subscription)?).await?;
         Ok(Response::new(UnsubscribeReply {}))
     }
 
     async fn stats(&self, request: Request<StatsRequest>) -> Result<Response<StatsReply>, Status> {
-        let topic: TopicName = request.into_inner().topic.parse()?;
+        let topic: TopicName = request.get_ref().topic.parse()?;
+        self.inner().may_see(&request, &topic)?;
         Ok(Response::new(self.inner().stats(&topic).await?))
     }
 }
@@ -161,6 +171,7 @@ impl Topics for Own {
 /// Queues everything that a publisher sends, in its order.
 async fn take_all(
     inner: &Arc<Inner>,
+    caller: &Request<()>,
     mut requests: Streaming<PublishRequest>,
     answers: mpsc::Sender<(u64, Answer)>,
 ) -> Result<(), Status> {
@@ -169,17 +180,19 @@ async fn take_all(
         let PublishRequest { topic, producer, sequence, records, session } = request;
         if !topic.is_empty() {
             let topic: TopicName = topic.parse()?;
+            let pass = inner.may(caller, Verb::Produce, &topic)?;
             // A topic that is there keeps its delivery.
             let delivery = inner.record(&topic)?.map_or(Delivery::Reliable, |known| known.delivery);
             let id = inner.add_producer(&topic, &producer, delivery).await?;
             if session > MAX_SESSION {
                 return Err(TopicsError::Invalid(format!("a session is at most {MAX_SESSION}")).into());
             }
-            publisher = Some((topic, producer, id, session));
+            publisher = Some((topic, producer, id, session, pass));
         }
-        let Some((topic, producer, id, session)) = &publisher else {
+        let Some((topic, producer, id, session, pass)) = &mut publisher else {
             return Err(TopicsError::Invalid("the first request names no topic".to_owned()).into());
         };
+        pass.is_good()?;
         if records.is_empty() {
             continue;
         }

@@ -3,6 +3,7 @@
 use std::str::FromStr as _;
 use std::sync::Arc;
 
+use capstan_access::Verb;
 use capstan_schemas::api::{NewVersion, Which};
 use capstan_schemas::{Definition, Mode, Rules, SchemaError, SchemaType, Subject, VersionInfo};
 use tonic::{Request, Response, Status};
@@ -170,8 +171,9 @@ impl SchemaRegistry for Schemas {
         &self,
         request: Request<ConfigureTopicSchemaRequest>,
     ) -> Reply<ConfigureTopicSchemaResponse> {
+        let topic: TopicName = request.get_ref().topic_name.parse()?;
+        self.inner().may(&request, Verb::Operate, &topic)?;
         let request = request.into_inner();
-        let topic: TopicName = request.topic_name.parse()?;
         let info = self.inner().schemas().version(&subject(&request.schema_subject)?, Which::Latest).await;
         let config = SchemaConfig {
             subject: request.schema_subject,
@@ -188,8 +190,10 @@ impl SchemaRegistry for Schemas {
         &self,
         request: Request<UpdateTopicValidationPolicyRequest>,
     ) -> Reply<UpdateTopicValidationPolicyResponse> {
+        let topic: TopicName = request.get_ref().topic_name.parse()?;
+        self.inner().may(&request, Verb::Operate, &topic)?;
         let request = request.into_inner();
-        let (topic, policy) = (request.topic_name.parse()?, policy(&request.validation_policy)?);
+        let policy = policy(&request.validation_policy)?;
         let checked = request.enable_payload_validation;
         self.inner()
             .set_schema(&topic, |known| SchemaConfig {
@@ -206,7 +210,8 @@ impl SchemaRegistry for Schemas {
         &self,
         request: Request<GetTopicSchemaConfigRequest>,
     ) -> Reply<GetTopicSchemaConfigResponse> {
-        let topic: TopicName = request.into_inner().topic_name.parse()?;
+        let topic: TopicName = request.get_ref().topic_name.parse()?;
+        self.inner().may_see(&request, &topic)?;
         if self.inner().record(&topic)?.is_none() {
             return Err(TopicsError::NoSuchTopic(topic.to_string()).into());
         }

@@ -131,6 +131,7 @@ pub(super) mod tests {
                 broker_url: text.clone(),
                 connect_url: text,
                 holder: holder(id),
+                token_hash: None,
                 extra: Extra::default(),
             };
             facts.brokers.insert(id, broker);

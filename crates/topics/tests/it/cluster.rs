@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use capstan_access::policy::Policy as AccessPolicy;
+use capstan_access::{Anonymous, Guard};
 use capstan_control::findings::Finding;
 use capstan_log::replica::Timing;
 use capstan_log::{HostOptions, disk};
@@ -29,7 +31,7 @@ use capstan_topics::wire::danube::{
     TopicLookupRequest,
 };
 use capstan_topics::wire::danube_admin::topic_admin_client::TopicAdminClient;
-use capstan_topics::{Broker, BrokerOptions, SERVICE, api};
+use capstan_topics::{Broker, BrokerOptions, BrokerTls, SERVICE, api};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -52,6 +54,8 @@ pub struct Cluster {
     pub store: Store,
     pub nodes: BTreeMap<String, Node>,
     tier: Option<TierOptions>,
+    guard: Guard,
+    tls: Option<BrokerTls>,
     _steward: OwnedTask,
 }
 
@@ -84,7 +88,21 @@ impl Cluster {
     async fn on_with(store: Store, names: &[&str], tier: Option<TierOptions>) -> Cluster {
         let steward = OwnedTask::spawn(steward(store.clone()));
         let dir = TempDir::new("topics").unwrap();
-        let mut cluster = Cluster { dir, store, nodes: BTreeMap::new(), tier, _steward: steward };
+        let guard = Guard::fixed(AccessPolicy::default(), Anonymous::Admin);
+        let nodes = BTreeMap::new();
+        let mut cluster = Cluster { dir, store, nodes, tier, guard, tls: None, _steward: steward };
+        for name in names {
+            cluster.begin(name).await;
+        }
+        cluster
+    }
+
+    /// Brokers that let only those in that may, and speak TLS.
+    pub async fn start_closed(names: &[&str], tls: Option<BrokerTls>) -> Cluster {
+        let store = Store::new(Embedded::in_memory(embedded::Options::default()));
+        let mut cluster = Cluster::on(store.clone(), &[]).await;
+        cluster.guard = Guard::open(store, Anonymous::Refused).await.unwrap();
+        cluster.tls = tls;
         for name in names {
             cluster.begin(name).await;
         }
@@ -133,7 +151,12 @@ impl Cluster {
             "test".parse().unwrap(),
             listener.local_addr().unwrap(),
         );
-        let options = BrokerOptions { tier: self.tier.clone(), ..options };
+        let options = BrokerOptions {
+            tier: self.tier.clone(),
+            guard: self.guard.clone(),
+            tls: self.tls.clone(),
+            ..options
+        };
         let broker =
             Broker::start(options, holder.clone(), shelf, &self.store, &session, policy()).await.unwrap();
         let served = broker.clone();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic in a test is a failed test")]
 
 mod abuse;
+mod access;
 mod admin;
 mod cluster;
 mod danube;

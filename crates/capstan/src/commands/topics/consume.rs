@@ -57,7 +57,7 @@ pub(crate) struct PeekArgs {
 }
 
 pub(super) async fn run(args: ConsumeArgs, context: &mut Context) -> Result<Exit> {
-    let client = client(&context.store().await?).await?;
+    let client = client(context).await?;
     let consumer = format!("cli-{:016x}", rand::random::<u64>());
     let subscribe = Subscribe {
         topic: args.topic.to_string(),
@@ -105,7 +105,7 @@ async fn acknowledge(consumer: &Consumer, printed: &mut Vec<u64>, context: &mut 
 }
 
 pub(super) async fn peek(args: PeekArgs, context: &mut Context) -> Result<Exit> {
-    let client = client(&context.store().await?).await?;
+    let client = client(context).await?;
     let mut messages = client.read(&args.topic.to_string(), args.from, args.count).await?;
     while let Some(message) = messages.message().await.map_err(super::refused)? {
         print(&message, context)?;

@@ -62,7 +62,7 @@ pub(super) async fn list(namespace: Option<&str>, context: &mut Context) -> Resu
 pub(super) async fn show(name: &TopicName, context: &mut Context) -> Result<Exit> {
     let facts = facts(context).await?;
     let Some(line) = line(&facts, name) else { bail!("there is no topic {name}") };
-    let stats = client(&context.store().await?).await?.stats(&line.topic).await?;
+    let stats = client(context).await?.stats(&line.topic).await?;
     let kind = |number| SubscriptionKind::of(number).map(|kind| kind.to_string()).unwrap_or_default();
     if context.out.format == Format::Json {
         let subscriptions: Vec<_> = stats

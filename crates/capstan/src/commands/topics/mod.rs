@@ -6,17 +6,17 @@ mod produce;
 mod retain;
 
 use anyhow::{Context as _, Result, bail};
-use capstan_client::Client;
 use capstan_client::wire::capstan::topics::v1::{Position, SeekRequest, position};
 use capstan_client::wire::danube_admin::topic_admin_client::TopicAdminClient;
 use capstan_client::wire::danube_admin::{NewTopicRequest, PartitionedTopicRequest, TopicRequest};
-use capstan_meta::Store;
+use capstan_client::{Access, Client, ClientError, Link};
 use capstan_topics::keys::Registrations;
 use capstan_topics::spec::{SubscriptionKind, TopicName};
 use clap::ValueEnum;
-use tonic::transport::Channel;
 
 use crate::commands::action::OperatorAction;
+use crate::config::Config;
+use crate::connect;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
@@ -169,7 +169,7 @@ pub(crate) async fn run(command: TopicsCommand, context: &mut Context) -> Result
 
 /// A broker's error message, without the gRPC prefix.
 pub(super) fn refused(status: tonic::Status) -> anyhow::Error {
-    anyhow::anyhow!("{}", status.message())
+    ClientError::from(status).into()
 }
 
 pub(super) fn done(context: &mut Context, text: &str) -> Result<Exit> {
@@ -180,25 +180,40 @@ pub(super) fn done(context: &mut Context, text: &str) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-/// A client of the brokers that are up.
-pub(super) async fn client(store: &Store) -> Result<Client> {
-    let brokers = store.list(&Registrations {}).await?;
+/// A client of the brokers that are up, with the operator's access key.
+pub(super) async fn client(context: &Context) -> Result<Client> {
+    let brokers = context.store().await?.list(&Registrations {}).await?;
     let urls: Vec<String> = brokers.iter().map(|(_, broker)| broker.record.connect_url.clone()).collect();
     if urls.is_empty() {
         bail!("no broker is up; start one with `capstan up`, or a host with the role topics");
     }
-    Ok(Client::new(urls))
+    Ok(Client::new(urls).with_access(access(context)?))
+}
+
+/// What brokers are shown, and how they are known.
+fn access(context: &Context) -> Result<Access> {
+    let layers = context.layers()?;
+    let config = Config::of(&layers)?;
+    let key = match config.access.key {
+        Some(key) => Some(key),
+        None => connect::local_key(&layers, &config.meta)?,
+    };
+    let access = Access::default();
+    let access = key.map_or(Ok(access.clone()), |key| access.with_key(key.reveal()))?;
+    Ok(match &config.topics.authority {
+        Some(path) => access.with_authority(connect::read(path)?),
+        None => access,
+    })
 }
 
 /// The channel to any broker.
-pub(super) async fn channel(context: &Context) -> Result<Channel> {
-    let client = client(&context.store().await?).await?;
+pub(super) async fn channel(context: &Context) -> Result<Link> {
+    let client = client(context).await?;
     let url = client.any().context("no broker is up")?.to_owned();
-    let channel = Channel::from_shared(url.clone())?.connect().await;
-    channel.with_context(|| format!("cannot reach the broker at {url}"))
+    Ok(client.connect(&url).await?)
 }
 
-async fn admin(context: &Context) -> Result<TopicAdminClient<Channel>> {
+async fn admin(context: &Context) -> Result<TopicAdminClient<Link>> {
     Ok(TopicAdminClient::new(channel(context).await?))
 }
 
@@ -225,7 +240,7 @@ async fn create(args: CreateArgs, context: &mut Context) -> Result<Exit> {
 }
 
 async fn seek(args: SeekArgs, context: &mut Context) -> Result<Exit> {
-    let client = client(&context.store().await?).await?;
+    let client = client(context).await?;
     let request = SeekRequest {
         topic: args.topic.to_string(),
         subscription: args.subscription.clone(),

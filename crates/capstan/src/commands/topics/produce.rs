@@ -35,7 +35,7 @@ pub(crate) struct ProduceArgs {
 }
 
 pub(super) async fn run(args: ProduceArgs, context: &mut Context) -> Result<Exit> {
-    let client = client(&context.store().await?).await?;
+    let client = client(context).await?;
     // A name of its own: sequences begin with it.
     let name = format!("cli-{:016x}", rand::random::<u64>());
     let mut producer = client.producer(&args.topic.to_string(), &name);
