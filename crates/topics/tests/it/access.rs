@@ -197,7 +197,7 @@ async fn brokers_speak_tls_with_clients_and_with_each_other() {
         let lookup = TopicLookupRequest { request_id: 1, topic: TOPIC.to_owned() };
         // The transport fails, before there is a status of the broker.
         let refused = discovery.topic_lookup(lookup).await.unwrap_err();
-        assert!(matches!(refused.code(), Code::Unavailable | Code::Unknown), "{url}: {refused}");
+        assert!(std::error::Error::source(&refused).is_some(), "{url}: {refused}");
     }
 }
 
