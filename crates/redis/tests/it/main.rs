@@ -4,6 +4,7 @@
 
 mod acknowledged;
 mod agent;
+mod chaos;
 mod healing;
 mod metadata;
 mod moves;

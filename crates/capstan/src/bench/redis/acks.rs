@@ -16,8 +16,8 @@ use crate::bench::{Row, progress};
 pub(super) async fn rows(size: Size, dir: &Path) -> Result<Vec<Row>> {
     let (primary, replica) = (Node::start(dir).await?, Node::start(dir).await?);
     follow(&replica, &primary).await?;
-    let plain = front(&primary, dir, "primary").await?;
-    let strict = front(&primary, dir, "replica").await?;
+    let plain = front((&primary, &replica), dir, "primary").await?;
+    let strict = front((&primary, &replica), dir, "replica").await?;
     let mut rows = Vec::new();
     for pipeline in [1, 16] {
         let run = Run { command: "set", clients: CLIENTS, pipeline, requests: size.requests(pipeline) };
@@ -46,13 +46,18 @@ async fn follow(replica: &Node, primary: &Node) -> Result<()> {
     bail!("the replica is not in sync after {START_DEADLINE:?}")
 }
 
-async fn front(primary: &Node, dir: &Path, acks: &str) -> Result<Running> {
+/// A proxy that has what coordinators push: the slots, the settings, and the replica that may be promoted.
+async fn front((primary, replica): (&Node, &Node), dir: &Path, acks: &str) -> Result<Running> {
     let proxy = Running::proxy(&format!("acks-{acks}"), dir).await?;
     for message in [
         format!("NMCTL SETDB 1 NOFLAG bench 127.0.0.1:{} 0-16383\r\n", primary.port),
         format!(
             "*6\r\n$5\r\nNMCTL\r\n$7\r\nSETCONF\r\n$1\r\n1\r\n$6\r\nNOFLAG\r\n$5\r\nbench\r\n{}",
             settings(acks)
+        ),
+        format!(
+            "NMCTL SETSYNC 1 NOFLAG bench 127.0.0.1:{} 1 127.0.0.1:{}\r\n",
+            primary.port, replica.port
         ),
     ] {
         let reply = ask(proxy.port, &message).await?;

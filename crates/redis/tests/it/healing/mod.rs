@@ -8,6 +8,8 @@ mod partition;
 mod pool;
 mod servers;
 
+pub(crate) use pool::Pace;
+
 use std::time::Duration;
 
 use anyhow::Context;

@@ -138,12 +138,12 @@ impl Host {
 }
 
 /// How long servers take to load their keys: a wrapper around redis-server that reads it at every start.
-struct Pace {
+pub(crate) struct Pace {
     dir: TempDir,
 }
 
 impl Pace {
-    fn new() -> Pace {
+    pub(crate) fn new() -> Pace {
         let pace = Pace { dir: TempDir::new("pace").unwrap() };
         pace.set(Duration::ZERO);
         let delay = pace.dir.path().join("delay");
@@ -157,11 +157,12 @@ impl Pace {
         pace
     }
 
-    fn program(&self) -> PathBuf {
+    pub(crate) fn program(&self) -> PathBuf {
         self.dir.path().join("redis-server")
     }
 
-    fn set(&self, each_key: Duration) {
+    /// From its next start on, a server takes this long to load a key, or a command of its append-only file.
+    pub(crate) fn set(&self, each_key: Duration) {
         std::fs::write(self.dir.path().join("delay"), each_key.as_micros().to_string()).unwrap();
     }
 }

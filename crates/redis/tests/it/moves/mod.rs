@@ -10,3 +10,5 @@ mod shadow;
 mod speed;
 mod stage;
 mod workload;
+
+pub(crate) use processes::{kill_server, reaper};

@@ -167,7 +167,7 @@ const REAPER: &str = "read -r over; sleep 1; for record in \"$1\"/node-*/node.js
     grep -q redis-server \"/proc/$pid/cmdline\" 2>/dev/null && kill -KILL \"$pid\"; done";
 
 /// Ends the nodes of a host when the test is killed: they outlive their host by design.
-fn reaper(dir: &Path) -> std::process::Child {
+pub(crate) fn reaper(dir: &Path) -> std::process::Child {
     let mut command = std::process::Command::new("/bin/sh");
     command.args(["-c", REAPER, "reaper"]).arg(nodes_dir(dir));
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -264,7 +264,7 @@ impl Drop for HostProcess {
     }
 }
 
-fn kill_server(pid: i32) {
+pub(crate) fn kill_server(pid: i32) {
     let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     if command.contains("redis-server") {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).ok();
