@@ -110,7 +110,12 @@ pub fn roles<'t>(tree: &'t Tree, host: &'t HostTree) -> impl Iterator<Item = (Ad
         let role = seen.record.replica_of.clone().map_or(Role::Primary, Role::ReplicaOf);
         let shard = tree.cluster(&seen.record.cluster_name).and_then(|cluster| cluster.shards.get(node));
         let order = match shard.map(|seen| &seen.record) {
-            Some(shard) => Order { role, succession: shard.succession, alone: shard.is_only(node) },
+            Some(shard) => Order {
+                role,
+                succession: shard.succession,
+                alone: shard.is_only(node),
+                established: shard.established,
+            },
             None => Order::from(role),
         };
         (node.clone(), order)

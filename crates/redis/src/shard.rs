@@ -28,6 +28,10 @@ pub struct ShardRecord {
     /// proxy has confirmed it and they have everything from before.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub joining: BTreeSet<Address>,
+    /// Whether a primary has served since the shard was created, or its data was last given up: from then on a primary
+    /// with a new directory has lost its disk.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub established: bool,
     /// How the present primary was chosen.
     #[serde(default)]
     pub succession: Succession,
@@ -75,6 +79,7 @@ impl ShardRecord {
             lineage: 1,
             in_sync: BTreeSet::from([primary.clone()]),
             joining: BTreeSet::new(),
+            established: false,
             succession: Succession::Agreed,
             recovering: false,
             waiting: None,
@@ -137,7 +142,7 @@ impl ShardRecord {
     /// After a node took over that is not known to have everything: history forks.
     #[must_use]
     pub fn forked_to(&self, to: &Address) -> ShardRecord {
-        ShardRecord { lineage: self.lineage + 1, ..self.succeeded_by(to) }
+        ShardRecord { lineage: self.lineage + 1, established: false, ..self.succeeded_by(to) }
     }
 }
 
@@ -157,5 +162,8 @@ mod tests {
         assert!(forced.is_only(&b));
         assert_eq!((forced.lineage, forced.succession, forced.id.as_str()), (1, Succession::Forced, "h:1@7"));
         assert_eq!(forced.forked_to(&a).lineage, 2);
+        let served = ShardRecord { established: true, ..shard };
+        assert!(served.handed_over(&a, &b).established && served.succeeded_by(&b).established);
+        assert!(!served.forked_to(&b).established, "the next node begins empty");
     }
 }

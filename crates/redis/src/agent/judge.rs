@@ -73,12 +73,14 @@ pub enum Verdict {
 /// Judges a process that replies. A replica that restarts with less gets everything from its primary. A loss accepted by
 /// an operator is not a loss. An older snapshot is what the cluster's persistence promises, if no other node has more.
 /// The successor in a planned handover that restarted has no link to the previous primary, which may have written since.
+/// A directory without any data is what a new shard begins with; where a primary has served before, it is a lost disk.
 #[must_use]
 pub fn verdict(record: &Record, seen: &Seen, order: &Order, accepted: bool) -> Verdict {
     let leads = order.role == Role::Primary && !accepted;
     let outdated = record.followed && order.succession == Succession::Agreed;
     match record.data {
         _ if seen.loading => Verdict::Loading,
+        Data::Gone if leads && record.fresh && !order.established => Verdict::Sound,
         Data::Gone if leads => Verdict::Lost,
         Data::Older if leads && !order.alone => Verdict::Older,
         Data::Whole if leads && !order.alone && outdated => Verdict::Older,
@@ -210,6 +212,24 @@ mod tests {
             let record = Record { data, ..Record::default() };
             assert_eq!(verdict(&record, seen, &order, accepted), expected, "{data:?} {order:?} {accepted}");
         }
+    }
+
+    #[test]
+    fn a_new_directory_is_a_beginning_or_a_lost_disk() {
+        let new = Order::from(Role::Primary);
+        let served = Order { established: true, ..new.clone() };
+        let follows = Order { established: true, ..Order::from(Role::ReplicaOf("h:1".parse().unwrap())) };
+        let fresh = Record { data: Data::Gone, fresh: true, ..Record::default() };
+        let restarted = Record { fresh: false, ..fresh.clone() };
+        let here = Seen::default();
+        assert_eq!(verdict(&fresh, &here, &new, false), Verdict::Sound, "a new shard");
+        assert_eq!(verdict(&fresh, &here, &served, false), Verdict::Lost);
+        assert_eq!(verdict(&fresh, &here, &served, true), Verdict::Sound, "accepted");
+        assert_eq!(verdict(&fresh, &here, &follows, false), Verdict::Sound, "its primary has the data");
+        assert_eq!(verdict(&restarted, &here, &new, false), Verdict::Lost);
+        let wanted = owned_by("demo", 1);
+        let first = Record { owner: wanted.owner.clone(), ..fresh };
+        assert_eq!(data(&first, &wanted, &seen("new", 0)), Data::Gone, "not promoted before it was linked");
     }
 
     #[test]

@@ -243,6 +243,9 @@ impl Node {
         info!(node = %self.address, owner, "node has a new owner");
         self.record.owner.clone_from(&wanted.owner);
         self.record.had_keys = false;
+        // What its shard has, if anything, is not here.
+        self.record.fresh = wanted.owner.is_some() && wanted.kind == Kind::Supervised;
+        self.record.data = if self.record.fresh { Data::Gone } else { Data::Current };
         self.record.functions = false;
         self.function_tries = 0;
         self.save()?;
@@ -294,6 +297,7 @@ impl Node {
         let Some((name, life)) = &wanted.owner else { return Ok(()) };
         self.end().await?;
         (self.record.had_keys, self.record.saved) = (true, true);
+        (self.record.fresh, self.record.data) = (false, Data::Current);
         self.save()?;
         let back = self.home.bring_back(&format!("{name}-{life}"));
         if !back.map_err(io_error("cannot bring back what was set aside"))? {
@@ -452,12 +456,15 @@ impl Node {
         let functions = self.record.functions || (current && order.role != Role::Primary);
         let had_keys = seen.keys > 0;
         let followed = seen.replica_of.is_some();
+        let fresh = self.record.fresh && !current;
         let record = &self.record;
         let known =
             (record.had_keys, record.run_id.as_str(), self.data_saved, record.functions, record.followed);
-        if known == (had_keys, seen.run_id.as_str(), Some(data), functions, followed) {
+        if known == (had_keys, seen.run_id.as_str(), Some(data), functions, followed) && record.fresh == fresh
+        {
             return Ok(());
         }
+        self.record.fresh = fresh;
         self.record.followed = followed;
         self.record.functions = functions;
         self.record.had_keys = had_keys;

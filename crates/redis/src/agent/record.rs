@@ -37,6 +37,10 @@ pub struct Record {
     /// How much of its shard's data it held when it was last observed.
     #[serde(default)]
     pub data: Data,
+    /// Whether it has had no data of its owner in this directory: neither served nor been linked to a primary. True for
+    /// a node that was just assigned, and for one whose disk was lost.
+    #[serde(default)]
+    pub fresh: bool,
     /// Whether it was a replica then: its primary may have accepted more while it was down.
     #[serde(default)]
     pub followed: bool,

@@ -82,10 +82,12 @@ pub struct Order {
     pub succession: Succession,
     /// Whether no other node is known to have as much data as it had.
     pub alone: bool,
+    /// Whether a primary of its shard has served before: then there may be data that a new directory lacks.
+    pub established: bool,
 }
 
 impl From<Role> for Order {
     fn from(role: Role) -> Order {
-        Order { role, succession: Succession::Agreed, alone: true }
+        Order { role, succession: Succession::Agreed, alone: true, established: false }
     }
 }

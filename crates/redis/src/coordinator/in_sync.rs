@@ -111,7 +111,7 @@ impl Look<'_> {
                 Standing::Unknown => {}
             }
         }
-        (next.waiting, next.recovering) = (None, false);
+        (next.waiting, next.recovering, next.established) = (None, false, true);
         if next == shard.record {
             return None;
         }

@@ -25,11 +25,15 @@ pub(super) enum Fault {
     KillDaemon,
     /// kill -9 of a daemon and its servers.
     KillHost,
+    /// kill -9 of a daemon and its servers; the host returns with an empty disk.
+    LoseDisk,
     FreezePrimary,
     FreezeReplica,
     FreezeDaemon,
     /// SIGSTOP of a daemon and its servers.
     FreezeHost,
+    /// A daemon and its servers are slow: they are stopped most of the time.
+    SlowHost,
     KillController,
     CutHostFromStore,
     CutHostFromControllers,
@@ -56,6 +60,7 @@ impl Fault {
             FreezePrimary,
             FreezeDaemon,
             FreezeHost,
+            SlowHost,
             KillController,
             CutHostFromStore,
             CutHostFromControllers,
@@ -66,7 +71,8 @@ impl Fault {
             Rebalance,
         ];
         if spec.replicas > 0 {
-            faults.extend([KillPrimary, KillReplica, KillHost, FreezeReplica, CutReplication, Failover]);
+            faults.extend([KillPrimary, KillReplica, KillHost, LoseDisk]);
+            faults.extend([FreezeReplica, CutReplication, Failover]);
         }
         // Everything that a killed server has acknowledged is in its file.
         if spec.serving.persistence == Persistence::Aof {
@@ -78,10 +84,15 @@ impl Fault {
         faults
     }
 
+    /// Whether everything on a host is lost: another fault at the same time may take the last copy.
+    pub(super) fn comes_alone(self) -> bool {
+        self == Fault::LoseDisk
+    }
+
     /// Whether redis-servers lose what is only in their memory.
     pub(super) fn ends_processes(self) -> bool {
         use Fault::*;
-        matches!(self, KillPrimary | KillReplica | KillReplicaThenPrimary | KillHost | PowerCut)
+        matches!(self, KillPrimary | KillReplica | KillReplicaThenPrimary | KillHost | LoseDisk | PowerCut)
     }
 
     /// Whether a shard may change its primary because of it.
@@ -99,6 +110,13 @@ fn any<'n>(
     nodes.iter().filter(|node| is(node)).collect::<Vec<_>>().choose(rng).copied()
 }
 
+/// Lets at most this many milliseconds pass.
+async fn moment(rng: &mut StdRng, millis: u64) {
+    let time = Duration::from_millis(rng.random_range(0..millis));
+    // tidy: allow, because faults come at random instants
+    tokio::time::sleep(time).await;
+}
+
 impl Installation {
     /// Begins a fault. It lasts until [`repair`](Installation::repair).
     pub(super) async fn strike(&mut self, fault: Fault, nodes: &[NodeRecord], rng: &mut StdRng) {
@@ -114,8 +132,7 @@ impl Installation {
             Fault::FreezeReplica => replica.iter().for_each(|replica| self.signal(replica, Signal::SIGSTOP)),
             Fault::KillReplicaThenPrimary => {
                 replica.iter().for_each(|replica| self.signal(replica, Signal::SIGKILL));
-                // tidy: allow, because the second fault comes a moment later
-                tokio::time::sleep(Duration::from_millis(rng.random_range(0..600))).await;
+                moment(rng, 600).await;
                 self.signal(&primary, Signal::SIGKILL);
             }
             Fault::KillDaemon => self.hosts[at].kill_daemon(),
@@ -123,10 +140,25 @@ impl Installation {
                 self.hosts[at].kill_daemon();
                 self.hosts[at].kill_servers();
             }
+            Fault::LoseDisk => {
+                self.hosts[at].kill_daemon();
+                self.hosts[at].kill_servers();
+                self.hosts[at].lose_disk();
+            }
             Fault::FreezeDaemon => self.hosts[at].signal_daemon(Signal::SIGSTOP),
             Fault::FreezeHost => {
                 self.hosts[at].signal_daemon(Signal::SIGSTOP);
                 self.hosts[at].signal_servers(Signal::SIGSTOP);
+            }
+            Fault::SlowHost => {
+                for _ in 0..8 {
+                    self.hosts[at].signal_servers(Signal::SIGSTOP);
+                    self.hosts[at].signal_daemon(Signal::SIGSTOP);
+                    moment(rng, 800).await;
+                    self.hosts[at].signal_daemon(Signal::SIGCONT);
+                    self.hosts[at].signal_servers(Signal::SIGCONT);
+                    moment(rng, 200).await;
+                }
             }
             Fault::KillController => self.controllers[one].kill(),
             Fault::CutHostFromStore => self.hosts[at].way_to_store.set_both(Flow::Swallow),
@@ -137,6 +169,7 @@ impl Installation {
             }
             Fault::CutReplication => replica.iter().for_each(|replica| self.break_link(replica)),
             Fault::KillStore => assert!(!self.etcd.kill9().unwrap().success()),
+            Fault::FreezeStore if self.etcd.process().exit_status().unwrap().is_some() => {}
             Fault::FreezeStore => self.etcd.pause().unwrap(),
             // A replica that is not in sync is refused.
             Fault::Failover => drop(api::failover(self.store(), &self.name(), &primary.address, None).await),

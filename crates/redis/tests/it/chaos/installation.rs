@@ -64,7 +64,7 @@ fn host_process() {
             limits: Limits::default(),
             tls: None,
             admin_password: Some(SECRET.to_owned()),
-            state_dir: Some(Path::new(dir).join("proxy")),
+            state_dir: Some(proxy_dir(dir.as_ref())),
             require_lease: true,
         };
         let proxy = Proxy::start(config, agent.nodes(), &supervisor).unwrap();
@@ -131,6 +131,10 @@ impl Proxies for Way {
 
 fn nodes_dir(dir: &Path) -> PathBuf {
     dir.join("nodes")
+}
+
+fn proxy_dir(dir: &Path) -> PathBuf {
+    dir.join("proxy")
 }
 
 /// A child process that can be started again. Its way to the store can be cut.
@@ -213,6 +217,12 @@ impl Host {
     /// kill -9 of all its servers.
     pub(super) fn kill_servers(&self) {
         self.nodes.iter().filter_map(|node| self.pid(node.number())).for_each(kill_server);
+    }
+
+    /// Its disk is replaced by an empty one.
+    pub(super) fn lose_disk(&self) {
+        let dir = self.member.dir.path();
+        [nodes_dir(dir), proxy_dir(dir)].iter().for_each(|lost| std::fs::remove_dir_all(lost).unwrap());
     }
 
     /// SIGSTOP or SIGCONT of the daemon.

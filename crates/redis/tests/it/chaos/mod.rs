@@ -65,6 +65,7 @@ impl Run {
         // Two copies that are lost at the same time need a file.
         let durable = self.spec.serving.persistence == Persistence::Aof;
         let both = durable || !(first.ends_processes() && second.ends_processes());
+        let both = both && !first.comes_alone() && !second.comes_alone();
         if both && first != second && self.rng.random_bool(0.5) { vec![first, second] } else { vec![first] }
     }
 
@@ -75,11 +76,11 @@ impl Run {
         let nodes = self.installation.nodes().await.unwrap();
         let began = self.load.elapsed();
         for fault in faults {
-            if fault.may_fail_over() && self.spec.serving.acks == Acks::Primary {
-                let now = self.load.elapsed();
-                self.windows.push(Window { from: now.saturating_sub(BEFORE), to: now + AFTER });
-            }
+            let from = self.load.elapsed().saturating_sub(BEFORE);
             self.installation.strike(*fault, &nodes, &mut self.rng).await;
+            if fault.may_fail_over() && self.spec.serving.acks == Acks::Primary {
+                self.windows.push(Window { from, to: self.load.elapsed() + AFTER });
+            }
             self.pass(0..2000).await;
         }
         self.pass(1000..soak(4000, 12_000)).await;

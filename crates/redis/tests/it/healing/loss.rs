@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use capstan_redis::agent::Health;
 use capstan_redis::api;
 use capstan_redis::coordinator::Timing;
 use capstan_redis::spec::{ClusterSpec, Persistence, Serving};
@@ -10,6 +11,7 @@ use capstan_redis::status::NodeRecord;
 use capstan_testkit::eventually;
 use capstan_testkit::redis::spread_keys;
 use nix::sys::signal::Signal;
+use tokio::time::Instant;
 
 use super::pool::{Pool, SOON};
 use super::replicas_have_everything;
@@ -82,6 +84,97 @@ async fn d1_all_hosts_are_killed_and_come_back() {
     pool.believed_dead().await;
     pool.hosts.iter_mut().for_each(super::pool::Host::boot);
     all_there(&pool, "kept").await;
+    pool.end().await;
+}
+
+/// Waits until a coordinator has seen this node after its host came back, and could have acted on it.
+async fn seen_again(pool: &Pool, node: &NodeRecord) {
+    let seen = async || match pool.boards[0].of(&node.proxy_address).nodes.get(&node.address) {
+        Some(fact) if fact.is_ready() => Ok(Instant::now()),
+        other => Err(format!("{other:?}")),
+    };
+    let since: Instant = eventually("the node is seen again", SOON, seen).await;
+    let acted = async || match since.elapsed() {
+        passed if passed > Timing::default().node_down => Ok(()),
+        passed => Err(format!("only {passed:?} have passed")),
+    };
+    eventually("coordinators could act on it", SOON, acted).await;
+}
+
+/// A power cut, after which the host of the replica has an empty disk and is back first. It is in the in-sync set, and has
+/// nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_replica_that_lost_its_disk_is_not_promoted() {
+    let mut pool = Pool::start(2, 2, 1, durable(1, 1)).await;
+    pool.write_all("kept").unwrap();
+    replicas_have_everything(&pool).await;
+    pool.in_sync().await;
+    pool.warm().await;
+    let (primary, replica) = shard(&pool).await;
+    flushed(&pool, &primary).await;
+    for host in &mut pool.hosts {
+        host.kill_daemon().await;
+        host.kill_servers();
+    }
+    pool.believed_dead().await;
+    pool.host(&replica.proxy_address).lose_disk();
+    pool.host(&replica.proxy_address).boot();
+    seen_again(&pool, &replica).await;
+    pool.host(&primary.proxy_address).boot();
+    all_there(&pool, "kept").await;
+    pool.end().await;
+}
+
+/// The same with the primary: its replica has everything, and is promoted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_primary_that_lost_its_disk_does_not_lead() {
+    let mut pool = Pool::start(2, 2, 1, durable(1, 1)).await;
+    pool.write_all("kept").unwrap();
+    replicas_have_everything(&pool).await;
+    pool.in_sync().await;
+    pool.warm().await;
+    let (primary, replica) = shard(&pool).await;
+    flushed(&pool, &replica).await;
+    for host in &mut pool.hosts {
+        host.kill_daemon().await;
+        host.kill_servers();
+    }
+    pool.host(&primary.proxy_address).lose_disk();
+    pool.host(&primary.proxy_address).boot();
+    let back = async || match pool.boards[0].of(&primary.proxy_address).nodes.get(&primary.address) {
+        Some(fact) if fact.health == Health::Lost => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    eventually("the loss is seen", SOON, back).await;
+    pool.host(&replica.proxy_address).boot();
+    all_there(&pool, "kept").await;
+    pool.end().await;
+}
+
+/// Without a replica the shard is not served empty: an operator decides.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_lone_primary_that_lost_its_disk_waits_for_a_choice() {
+    let mut pool = Pool::start(2, 1, 1, durable(1, 0)).await;
+    pool.write_all("gone").unwrap();
+    let primary = pool.owner("key-0").await;
+    let served = async || {
+        let tree = pool.tree().await;
+        let shards = &tree.cluster(&pool.name).unwrap().shards;
+        if shards.values().all(|seen| seen.record.established) { Ok(()) } else { Err(format!("{shards:?}")) }
+    };
+    eventually("it is recorded that the shard has served", SOON, served).await;
+    let host = pool.host(&primary.proxy_address);
+    host.kill_daemon().await;
+    host.kill_servers();
+    host.lose_disk();
+    host.boot();
+    let waits = async || match pool.waits().await.as_slice() {
+        [state] if state == "lost" => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    eventually("the shard waits", SOON, waits).await;
+    api::accept_loss(&pool.store, &pool.name, &primary.address, None).await.unwrap();
+    eventually("the shard goes on, empty", SOON, async || pool.write_all("again")).await;
     pool.end().await;
 }
 

@@ -126,6 +126,14 @@ impl Host {
         self.homes.as_ref().unwrap().kill_servers();
     }
 
+    /// Its disk is replaced by an empty one. Neither its daemon nor its servers run.
+    pub fn lose_disk(&self) {
+        for dir in [self.homes.as_ref().unwrap().0.path(), self.dir.path()] {
+            std::fs::remove_dir_all(dir).unwrap();
+            std::fs::create_dir(dir).unwrap();
+        }
+    }
+
     /// Ends all of it at once.
     pub async fn kill(&mut self) {
         self.kill_daemon().await;
