@@ -71,7 +71,7 @@ pub enum Health {
     /// Its process does not run, or is not the expected one.
     #[default]
     Down,
-    /// A primary that restarted with an older snapshot, while another node may have more data.
+    /// A primary that restarted with an older snapshot, or may lack its last writes, while another node may have more.
     Older,
     /// A primary that had keys and restarted empty: its data on this node is lost.
     Lost,

@@ -108,13 +108,16 @@ fn one_wanted(me: &Identity, wish: NodeWish) -> Wanted {
 pub fn roles<'t>(tree: &'t Tree, host: &'t HostTree) -> impl Iterator<Item = (Address, Order)> {
     host.copies.iter().map(|(node, seen)| {
         let role = seen.record.replica_of.clone().map_or(Role::Primary, Role::ReplicaOf);
-        let shard = tree.cluster(&seen.record.cluster_name).and_then(|cluster| cluster.shards.get(node));
+        let cluster = tree.cluster(&seen.record.cluster_name);
+        let shard = cluster.and_then(|cluster| cluster.shards.get(node));
+        let config = cluster.and_then(|cluster| cluster.config.as_ref());
         let order = match shard.map(|seen| &seen.record) {
             Some(shard) => Order {
                 role,
                 succession: shard.succession,
                 alone: shard.is_only(node),
                 established: shard.established,
+                acks: config.map(|seen| seen.record.serving.acks).unwrap_or_default(),
             },
             None => Order::from(role),
         };

@@ -37,7 +37,7 @@ pub(super) enum NodeError {
     NoFunctions,
     #[error("it had keys and restarted empty; its data on this node is lost")]
     Lost,
-    #[error("it restarted with an older snapshot, and another node may have more data")]
+    #[error("it restarted and may lack its last writes, and another node may have them")]
     Older,
     #[error("it is loading its data from disk")]
     Loading,

@@ -6,6 +6,7 @@ use super::probe::Seen;
 use super::record::Record;
 use super::wanted::{Kind, Order, Persistence, Role, Wanted};
 use crate::shard::Succession;
+use crate::spec::Acks;
 
 /// What a change of owner means for the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,11 +74,15 @@ pub enum Verdict {
 /// Judges a process that replies. A replica that restarts with less gets everything from its primary. A loss accepted by
 /// an operator is not a loss. An older snapshot is what the cluster's persistence promises, if no other node has more.
 /// The successor in a planned handover that restarted has no link to the previous primary, which may have written since.
+/// A server writes to its append-only file before it replies, except while an earlier sync takes long: one that was killed
+/// may lack its last writes. With `acks: replica` every other member has what was acknowledged of them.
 /// A directory without any data is what a new shard begins with; where a primary has served before, it is a lost disk.
 #[must_use]
 pub fn verdict(record: &Record, seen: &Seen, order: &Order, accepted: bool) -> Verdict {
     let leads = order.role == Role::Primary && !accepted;
-    let outdated = record.followed && order.succession == Succession::Agreed;
+    let successor = record.followed && order.succession == Succession::Agreed;
+    // After a regular stop nothing is missing.
+    let outdated = successor || (order.acks == Acks::Replica && !record.saved);
     match record.data {
         _ if seen.loading => Verdict::Loading,
         Data::Gone if leads && record.fresh && !order.established => Verdict::Sound,
@@ -247,6 +252,20 @@ mod tests {
         ] {
             assert_eq!(verdict(&followed(data), &here, order, false), expected, "{why}");
         }
+    }
+
+    #[test]
+    fn a_killed_primary_does_not_overrule_members_that_acknowledged() {
+        let member = Order { acks: Acks::Replica, alone: false, ..Order::from(Role::Primary) };
+        let alone = Order { alone: true, ..member.clone() };
+        let asynchronous = Order { acks: Acks::Primary, ..member.clone() };
+        let killed = Record { data: Data::Whole, ..Record::default() };
+        let stopped = Record { saved: true, ..killed.clone() };
+        let here = Seen::default();
+        assert_eq!(verdict(&killed, &here, &member, false), Verdict::Older);
+        assert_eq!(verdict(&stopped, &here, &member, false), Verdict::Sound, "an orderly stop");
+        assert_eq!(verdict(&killed, &here, &alone, false), Verdict::Sound, "no other node has more");
+        assert_eq!(verdict(&killed, &here, &asynchronous, false), Verdict::Sound, "within the stated window");
     }
 
     #[test]

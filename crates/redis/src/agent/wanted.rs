@@ -5,6 +5,7 @@ use capstan_redis_proxy::nodes::Incarnation;
 use crate::address::Address;
 use crate::keys::ClusterName;
 use crate::shard::Succession;
+use crate::spec::Acks;
 
 /// What of a node's data survives the end of its process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,10 +85,12 @@ pub struct Order {
     pub alone: bool,
     /// Whether a primary of its shard has served before: then there may be data that a new directory lacks.
     pub established: bool,
+    /// Which nodes must have a write before it is acknowledged.
+    pub acks: Acks,
 }
 
 impl From<Role> for Order {
     fn from(role: Role) -> Order {
-        Order { role, succession: Succession::Agreed, alone: true, established: false }
+        Order { role, succession: Succession::Agreed, alone: true, established: false, acks: Acks::Primary }
     }
 }

@@ -9,6 +9,7 @@ use capstan_meta::record::Key;
 use tokio::time::Instant;
 
 use super::super::board::{NodeFact, ProxyFact};
+use super::super::content::awaits_replicas;
 use super::{SEEN_WITHIN, Sight};
 use crate::address::Address;
 use crate::agent::Data;
@@ -36,7 +37,7 @@ pub(super) enum Trouble {
     Frozen,
     /// Its process is dead; its data may be on disk.
     Down,
-    /// It restarted with a snapshot that is older than its data was.
+    /// It restarted with a snapshot that is older than its data was, or with a file that may lack its last writes.
     Older,
     /// It restarted without its data.
     Lost,
@@ -64,7 +65,7 @@ impl Trouble {
             Trouble::TakingOver => format!("{node} is being promoted and does not have all data yet"),
             Trouble::Frozen => format!("the process of its primary {node} is stopped"),
             Trouble::Down => format!("the process of its primary {node} does not run"),
-            Trouble::Older => format!("its primary {node} restarted with an older snapshot"),
+            Trouble::Older => format!("its primary {node} restarted and may lack its last writes"),
             Trouble::Lost => format!("its primary {node} restarted without its data"),
         }
     }
@@ -228,8 +229,11 @@ impl<'p> Patient<'p> {
     }
 
     /// Whether a member was unlinked while this primary served: it would have left the set, if the store had been
-    /// available.
+    /// available. With `acks: replica` nothing that it missed was acknowledged.
     fn missed_writes(&self, there: &ProxyFact, member: &Address) -> bool {
+        if self.sight.tree.cluster(self.name).is_some_and(awaits_replicas) {
+            return false;
+        }
         let here = self.sight.facts.get(&self.node.proxy_address);
         here.is_some_and(|here| there.missed_writes(member, &self.node.address, here, SEEN_WITHIN))
     }

@@ -21,6 +21,8 @@ const LISTS: u64 = 12;
 const LONGEST: u64 = 150;
 /// A client that waits longer than this for a reply closes its connection.
 const REPLY_WITHIN: Duration = Duration::from_millis(1500);
+/// Keys that are written to see that every slot is served.
+const PROBE_KEYS: u32 = 60;
 const PAUSE: Duration = Duration::from_millis(8);
 /// More redirects than this in a row: the client gives up, and nothing was executed.
 const MOST_REDIRECTS: usize = 8;
@@ -149,9 +151,9 @@ impl Load {
         self.began.elapsed()
     }
 
-    /// About how many appends the file of each of these primaries has; never zero.
+    /// About how many commands the file of each of these primaries has.
     pub(super) fn appends_of_one(&self, primaries: u32) -> u32 {
-        self.sent.load(Ordering::Relaxed) / primaries + 1
+        self.sent.load(Ordering::Relaxed) / primaries + PROBE_KEYS
     }
 
     /// Ends the clients; returns what they saw.

@@ -89,6 +89,11 @@ impl Fault {
         self == Fault::LoseDisk
     }
 
+    /// Whether all copies of a shard lose what is only in their memory.
+    pub(super) fn ends_copies(self) -> bool {
+        matches!(self, Fault::KillReplicaThenPrimary | Fault::PowerCut)
+    }
+
     /// Whether redis-servers lose what is only in their memory.
     pub(super) fn ends_processes(self) -> bool {
         use Fault::*;

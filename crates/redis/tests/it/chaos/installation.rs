@@ -28,17 +28,25 @@ use nix::unistd::Pid;
 use crate::healing::Pace;
 use crate::moves::{kill_server, reaper};
 
-pub(super) const SOON: Duration = Duration::from_secs(120);
+pub(super) const SOON: Duration = Duration::from_secs(240);
 const HOST: &str = "chaos::installation::host_process";
 const COORDINATOR: &str = "chaos::installation::coordinator_process";
 const SECRET: &str = "of this installation";
 const COORDINATORS: usize = 2;
+/// The coordinators do not give up early.
+const PATIENT: &str = "patient";
 /// A node that is loading does not reply for seconds.
 const NODE_REPLIES_WITHIN: Duration = Duration::from_secs(1);
 const LOOP: TaskKind = TaskKind { name: "redis", on_failure: OnFailure::Restart, stage: Stage::Holding };
 
 fn name() -> ClusterName {
     "chaos".parse().unwrap()
+}
+
+/// For a machine that is so busy that a process may not run for seconds.
+fn patient() -> Timing {
+    let (grant_ttl, session_ttl) = (Duration::from_secs(6), Duration::from_secs(15));
+    Timing { grant_ttl, session_ttl, reply_within: Duration::from_secs(2), ..Timing::default() }
 }
 
 async fn connect(endpoint: &str) -> Result<Store, capstan_meta::MetaError> {
@@ -95,14 +103,15 @@ fn coordinator_process() {
     let Some(arguments) = process::child_arguments(COORDINATOR) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let [endpoint, address, cuts] = <[String; 3]>::try_from(arguments).unwrap();
+        let [endpoint, address, cuts, times] = <[String; 4]>::try_from(arguments).unwrap();
         let supervisor = Supervisor::new(1);
         supervisor.start(LOOP, "coordinator", move |stop| {
             let (endpoint, cuts) = (endpoint.clone(), PathBuf::from(&cuts));
+            let timing = if times == PATIENT { patient() } else { Timing::default() };
             let address: Address = address.parse().unwrap();
             let controller = address.as_str().replace(':', "-").parse().unwrap();
             async move {
-                let (store, timing) = (connect(&endpoint).await?, Timing::default());
+                let store = connect(&endpoint).await?;
                 let way = Way { admin: Admin::new(Some(SECRET.to_owned()), timing.reply_within), cuts };
                 let me = (controller, &address);
                 Coordinator::start(store, way, me, timing, rand::random()).await?.run(stop).await;
@@ -304,13 +313,14 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    async fn start(etcd: SocketAddr, number: usize) -> Controller {
+    async fn start(etcd: SocketAddr, number: usize, times: &str) -> Controller {
         let (dir, cuts) = (TempDir::new("chaos-controller").unwrap(), TempDir::new("chaos-cuts").unwrap());
         let way_to_store = capstan_testkit::Proxy::start(etcd).await.unwrap();
         let arguments = vec![
             way_to_store.endpoint(),
             format!("127.0.0.1:{}", number + 1),
             cuts.path().display().to_string(),
+            times.to_owned(),
         ];
         let mut controller = Controller {
             member: Member { child: COORDINATOR, arguments, process: None, dir },
@@ -355,6 +365,15 @@ pub(super) struct Installation {
 impl Installation {
     /// A cluster whose slots are all served, with every node in its in-sync set.
     pub(super) async fn start(hosts: usize, nodes: usize, spec: &ClusterSpec) -> Installation {
+        Installation::with("default", hosts, nodes, spec).await
+    }
+
+    /// The same with coordinators that do not give up early.
+    pub(super) async fn patient(hosts: usize, nodes: usize, spec: &ClusterSpec) -> Installation {
+        Installation::with(PATIENT, hosts, nodes, spec).await
+    }
+
+    async fn with(times: &str, hosts: usize, nodes: usize, spec: &ClusterSpec) -> Installation {
         let (etcd, pace) = (capstan_testkit::Etcd::start().await.unwrap(), Pace::new());
         let at = etcd.port().addr();
         let store = connect(etcd.endpoint()).await.unwrap();
@@ -364,7 +383,7 @@ impl Installation {
             installation.hosts.push(host);
         }
         for number in 0..COORDINATORS {
-            installation.controllers.push(Controller::start(at, number).await);
+            installation.controllers.push(Controller::start(at, number, times).await);
         }
         eventually("the hosts are registered", SOON, async || {
             broker::create_cluster(&installation.store, &name(), spec).await
@@ -401,6 +420,18 @@ impl Installation {
         self.hosts.iter().position(|host| host.address() == node.proxy_address).unwrap()
     }
 
+    /// Writes a key to each of many slots. A host without nodes of the cluster does not have the database.
+    fn write_all(&self, value: &str) -> Result<(), String> {
+        let mut refused = Vec::new();
+        for proxy in self.proxies() {
+            match write_all(proxy, value) {
+                Ok(()) => return Ok(()),
+                Err(why) => refused.push(why),
+            }
+        }
+        Err(refused.join("; "))
+    }
+
     /// Waits until nothing is pending, no shard waits, every node is in sync, and every slot is served.
     pub(super) async fn healthy(&self) {
         let healthy = async || {
@@ -414,7 +445,7 @@ impl Installation {
             if !report.is_at_rest() || !waiting.is_empty() || !outside.is_empty() {
                 return Err(format!("{report:?}; waiting: {waiting:?}; not in sync: {outside:?}"));
             }
-            write_all(self.proxies()[0], "probe")
+            self.write_all("probe")
         };
         let logs = || {
             let members = self.hosts.iter().map(|host| &host.member);

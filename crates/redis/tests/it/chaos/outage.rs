@@ -16,7 +16,7 @@ use super::{NODES, spec};
 /// The longest pause that a client may see.
 const PAUSE: Duration = Duration::from_millis(50);
 /// What a machine that runs other tests may add in the short form.
-const LOADED: Duration = Duration::from_secs(1);
+const LOADED: Duration = Duration::from_secs(5);
 /// Longer than the session of a coordinator lasts without the store, and its grants.
 const SHORT: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(600);
@@ -78,7 +78,12 @@ impl Waits {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_notice_no_outage_of_the_store_and_no_broken_link() {
-    let mut run = Installation::start(2, NODES, &spec(1, Persistence::None, Acks::Primary)).await;
+    let spec = spec(1, Persistence::None, Acks::Primary);
+    let mut run = if soak(true, false) {
+        Installation::patient(2, NODES, &spec).await
+    } else {
+        Installation::start(2, NODES, &spec).await
+    };
     let bare = RedisServer::start().await.unwrap();
     let proxies = run.proxies();
     let write = async |time| {

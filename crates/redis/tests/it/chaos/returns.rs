@@ -1,5 +1,7 @@
 //! A host is killed with everything that it runs, and comes back. Are its nodes used again, with the data that is there?
 
+use std::net::SocketAddr;
+
 use capstan_redis::spec::{Acks, Persistence};
 use capstan_redis::status::NodeRecord;
 use capstan_testkit::eventually;
@@ -19,7 +21,10 @@ fn values() -> usize {
 async fn fill(run: &Installation) -> NodeRecord {
     let proxies = run.proxies();
     let value = vec![b'x'; VALUE];
-    let mut at = proxies[0];
+    // A host without nodes of the cluster does not have the database.
+    let serves =
+        |proxy: &&SocketAddr| Wire::follow(**proxy, "GET {large}0").is_ok_and(|said| !said.starts_with('-'));
+    let mut at = *proxies.iter().find(serves).unwrap();
     for number in 0..values() {
         let key = format!("{{large}}{number}");
         let mut said = Wire::connect(at).unwrap().ask(&[b"SET", key.as_bytes(), &value]).unwrap();
