@@ -151,6 +151,12 @@ impl Load {
         self.began.elapsed()
     }
 
+    /// Whether clients have sent as many appends.
+    pub(super) fn has_sent(&self, appends: u32) -> Result<(), u32> {
+        let sent = self.sent.load(Ordering::Relaxed);
+        if sent >= appends { Ok(()) } else { Err(sent) }
+    }
+
     /// About how many commands the file of each of these primaries has.
     pub(super) fn appends_of_one(&self, primaries: u32) -> u32 {
         self.sent.load(Ordering::Relaxed) / primaries + PROBE_KEYS

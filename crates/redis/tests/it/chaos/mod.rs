@@ -32,6 +32,8 @@ const BEFORE: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_secs(5);
 /// How long one configuration is struck in the long form.
 const LONG: Duration = Duration::from_secs(300);
+/// Appends before the first fault.
+const FIRST_APPENDS: u32 = 300;
 const PRIMARIES: u32 = 2;
 const HOSTS: usize = 3;
 const NODES: usize = 3;
@@ -54,6 +56,7 @@ impl Run {
     async fn start(spec: ClusterSpec, seed: u64) -> Run {
         let installation = Installation::start(HOSTS, NODES, &spec).await;
         let load = Load::start(&installation.proxies(), seed);
+        eventually("clients write", SOON, async || load.has_sent(FIRST_APPENDS)).await;
         Run { installation, load, spec, windows: Vec::new(), rng: seed::rng(seed) }
     }
 
@@ -192,13 +195,6 @@ async fn what_replicas_acknowledged_is_never_lost() {
     assert!(violations.iter().all(|violation| violation.rule == Rule::Lost && violation.list == list));
 }
 
-/// Without replicas a shard waits for its host, its process or its file, and has everything then.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_without_replicas_is_waited_for() {
-    let (seed, rounds) = rounds(&[&[Fault::KillHost, Fault::FreezeStore]]);
-    survives(spec(0, Persistence::Aof, Acks::Primary), seed, rounds).await;
-}
-
 /// The rest of the matrix, in the long form only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_other_configuration_keeps_its_promise() {
@@ -208,6 +204,7 @@ async fn every_other_configuration_keeps_its_promise() {
         spec(1, Persistence::Aof, Acks::Primary),
         spec(1, Persistence::Rdb, Acks::Primary),
         spec(1, Persistence::None, Acks::Primary),
+        spec(0, Persistence::Aof, Acks::Primary),
         spec(0, Persistence::None, Acks::Primary),
     ];
     for spec in soak(Vec::new(), rest.to_vec()) {
