@@ -312,7 +312,6 @@ async fn a_call_that_fails_or_falls_short_loses_nothing_that_was_acknowledged() 
 async fn every_sync_that_is_left_out_is_found() {
     for omitted in Omitted::IN_A_LIFE {
         let mut outcome = Ok(0);
-        // Which file has a name that is not durable depends on which thread is first.
         for number in 0..20 {
             let sim = SimDisk::new();
             let fs: Arc<dyn FileSystem> = Arc::new(Forgetful::new(&sim, omitted));

@@ -233,7 +233,7 @@ struct Cluster {
     hosts: BTreeMap<HolderId, Running>,
     /// Whether the disks ignore syncs of the journal.
     forgets: bool,
-    known: Arc<Mutex<BTreeMap<LogName, BTreeMap<Offset, (u64, Bytes)>>>>,
+    known: Arc<Mutex<Acknowledged>>,
     next: usize,
 }
 

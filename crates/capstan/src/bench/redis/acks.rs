@@ -55,10 +55,7 @@ async fn front((primary, replica): (&Node, &Node), dir: &Path, acks: &str) -> Re
             "*6\r\n$5\r\nNMCTL\r\n$7\r\nSETCONF\r\n$1\r\n1\r\n$6\r\nNOFLAG\r\n$5\r\nbench\r\n{}",
             settings(acks)
         ),
-        format!(
-            "NMCTL SETSYNC 1 NOFLAG bench 127.0.0.1:{} 1 127.0.0.1:{}\r\n",
-            primary.port, replica.port
-        ),
+        format!("NMCTL SETSYNC 1 NOFLAG bench 127.0.0.1:{} 1 127.0.0.1:{}\r\n", primary.port, replica.port),
     ] {
         let reply = ask(proxy.port, &message).await?;
         ensure!(reply.starts_with("+OK"), "the proxy refused {message:?}: {reply}");
