@@ -213,7 +213,7 @@ fn prepare(fs: &Fs, dir: &Path) -> DiskResult<Box<dyn Lock>> {
     let lock = fs.lock(&path).map_err(|error| DiskError::io(&path, &error))?;
     let lock = lock.ok_or_else(|| DiskError::Locked(dir.display().to_string()))?;
     // A killed process leaves names that are visible and not durable: of a checkpoint, whose journal would be
-    // overwritten, and of journal files, which would be written.
+    // overwritten, and of journal files, which would be written. Those of directories are `create_dirs`' business.
     sync_dir(fs, dir)?;
     sync_dir(fs, &super::journal_dir(dir))?;
     Ok(lock)
@@ -236,20 +236,9 @@ fn load(fs: &Fs, dir: &Path) -> DiskResult<Checkpoint> {
         let what = "segments found without a checkpoint".to_owned();
         return Err(DiskError::Corrupt { dir: dir.display().to_string(), what });
     }
-    sync_name(fs, dir)?;
     let first = Checkpoint::empty();
     first.save(fs, dir)?;
     Ok(first)
-}
-
-/// Makes the name of the directory durable: a process that was killed while it created the directory may not have.
-/// Without access to the parent another process created it.
-fn sync_name(fs: &Fs, dir: &Path) -> DiskResult<()> {
-    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match fs.sync_dir(parent) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
-        synced => synced.map_err(|error| DiskError::sync(parent, &error)),
-    }
 }
 
 /// The logs as of the checkpoint. Segments that begin after it were written later, so the journal has them.

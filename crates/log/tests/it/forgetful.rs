@@ -38,8 +38,6 @@ pub enum Omitted {
     FoundNames,
     /// The same, of journal files.
     FoundJournalNames,
-    /// The name of the directory itself.
-    DirectoryName,
     /// Groups that are visible after a restart, and whose space is needed still.
     ReplayedGroups,
     /// The removal of groups that were never acknowledged.
@@ -73,8 +71,8 @@ impl Omitted {
         [Omitted::PreparedZeros, Omitted::Growth, Omitted::PreparedName, Omitted::JournalName];
 
     /// Without these, a power cut after a restart loses what was there before.
-    pub const AFTER_A_RESTART: [Omitted; 4] =
-        [Omitted::FoundNames, Omitted::FoundJournalNames, Omitted::DirectoryName, Omitted::ReplayedGroups];
+    pub const AFTER_A_RESTART: [Omitted; 3] =
+        [Omitted::FoundNames, Omitted::FoundJournalNames, Omitted::ReplayedGroups];
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -143,7 +141,6 @@ impl Forgetful {
         match self.omitted {
             Omitted::FoundNames => found,
             Omitted::CheckpointName => dir == root && !found,
-            Omitted::DirectoryName => Some(dir) == root.parent(),
             Omitted::SegmentNames => dir == root.join("segments"),
             Omitted::JournalNames => dir == root.join("journal") && by() != By::Opener,
             Omitted::PreparedName => dir == root.join("journal") && by() == By::Preparer,
