@@ -90,6 +90,8 @@ impl Machine {
             format!("holders.advertise={}", holder.address),
             format!("holders.dir={}", dir.join("logs").display()),
             format!("topics.listen={}", ports[1].addr()),
+            // Clients are not what is tested here.
+            "access.anonymous=admin".to_owned(),
         ];
         let token = first.token(host, "topics").await;
         let joined = join(dir.path(), "etc", &token, &settings);
