@@ -91,11 +91,11 @@ impl Server {
         self.sql(&sql).await
     }
 
-    /// One document in one transaction.
+    /// One document in one transaction. A prepared statement needs the type of a parameter where nothing implies it.
     pub(super) async fn insert(&self, documents: usize, time: Duration) -> Result<Reached> {
         let script = format!(
             "\\set n random({documents}, 1000000000000)\n\
-             INSERT INTO items VALUES ('k' || gen_random_uuid(), jsonb_build_object('key', 'k' || :n, 'number', :n, \
+             INSERT INTO items VALUES ('k' || gen_random_uuid(), jsonb_build_object('key', 'k' || :n, 'number', :n::bigint, \
              'text', repeat('x', {})));\n",
             super::TEXT
         );
@@ -115,7 +115,7 @@ impl Server {
     pub(super) async fn range(&self, documents: usize, time: Duration) -> Result<Reached> {
         let script = format!(
             "\\set n random(0, {})\nSELECT doc FROM items WHERE (doc->>'number')::bigint >= :n AND \
-             (doc->>'number')::bigint < :n + {FOUND};\n",
+             (doc->>'number')::bigint < :n::bigint + {FOUND};\n",
             documents.saturating_sub(FOUND)
         );
         self.bench(&script, time).await
