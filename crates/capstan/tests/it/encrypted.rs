@@ -1,4 +1,4 @@
-//! Three machines that joined with tokens: what they send each other, and to the store, is read by nobody in between.
+//! Three machines that joined with tokens: what they send each other, and to the store, cannot be read in between.
 
 use std::io::Write as _;
 use std::net::SocketAddr;

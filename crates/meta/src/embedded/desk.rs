@@ -42,11 +42,11 @@ pub struct Desk {
     commands: mpsc::Sender<Command>,
     shared: Arc<Shared>,
     room: Mutex<Room>,
-    /// The last group had one command and a quick disk: whoever comes next is probably alone too, and done at once.
+    /// The last group had one command and a quick disk: the next caller is probably alone too, and done at once.
     quiet: AtomicBool,
     /// A thread is serving, or on its way.
     attended: AtomicBool,
-    /// A caller handed something in while the room was taken, and left it to whoever was in there.
+    /// A caller handed something in while the room was taken, and left it to the caller that has the room.
     left: AtomicBool,
     /// Wakes the task of a store in memory.
     called: Arc<Notify>,
@@ -174,7 +174,7 @@ impl Desk {
         self.left.swap(false, Ordering::SeqCst) || attempt == Attempt::Served
     }
 
-    /// The room, or the certainty that whoever is in it looks again.
+    /// The room, or the certainty that the caller that has it looks again.
     fn enter_or_leave(&self) -> Option<MutexGuard<'_, Room>> {
         self.enter().or_else(|| {
             self.left.store(true, Ordering::SeqCst);
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!((again.head, newest(&again)), (Revision(2052), before));
     }
 
-    /// S19: what takes long is not done on a thread of the runtime, whoever comes upon it in the queue.
+    /// S19: what takes long is not done on a thread of the runtime, also if such a thread finds it in the queue.
     #[tokio::test]
     async fn a_base_is_not_written_on_a_thread_of_the_runtime() {
         let (disk, here) = (SimDisk::new(), thread::current().id());

@@ -360,7 +360,10 @@ pub(super) async fn scale(args: ScaleArgs, context: &mut Context) -> Result<Exit
     };
     let recorded = done(context, &store, name, word, &text).await?;
     match args.wait.wait {
-        Some(wait) => settled(&store, name, wait).await,
+        Some(wait) => {
+            context.record_action().await;
+            settled(&store, name, wait).await
+        }
         None => Ok(recorded),
     }
 }
