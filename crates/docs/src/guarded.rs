@@ -25,12 +25,16 @@ pub(crate) async fn change<K: Key, T>(
     let mut progress = Progress::default();
     for attempt in 1..=ATTEMPTS {
         let seen = store.read(key).await?;
-        let txn = match decide(seen.as_ref(), progress)? {
+        let (txn, answer) = match decide(seen.as_ref(), progress)? {
             Next::Done(answer) => return Ok(answer),
-            Next::Commit(txn) => txn,
+            Next::Commit(txn) => (txn, None),
+            Next::Last(txn, answer) => (txn, Some(answer)),
         };
         match store.commit(txn).await {
-            Ok(result) if result.succeeded => progress.committed += 1,
+            Ok(result) if result.succeeded => match answer {
+                Some(answer) => return Ok(answer),
+                None => progress.committed += 1,
+            },
             Ok(_) => tokio::time::sleep(PAUSE * attempt).await,
             Err(error) if error.remedy() == Remedy::Refresh => progress.unknown = true,
             Err(error) => return Err(error.into()),

@@ -151,7 +151,7 @@ fn gained(job: &Job, position: u64, copied: Copied) -> u64 {
 async fn remove(node: &Node, key: &JobKey) -> Result<(), DocsError> {
     change(&node.inner.router.store, key, |seen, _| match seen {
         None => Ok(Next::Done(())),
-        Some(seen) => Ok(Next::Commit(Txn::new().when(key.unchanged(seen)).then(key.delete()))),
+        Some(seen) => Ok(Next::Last(Txn::new().when(key.unchanged(seen)).then(key.delete()), ())),
     })
     .await
 }

@@ -167,7 +167,7 @@ pub async fn delete(store: &Store, log: &LogName) -> Result<(), LogError> {
         let Some(found) = found else { return Ok(Next::Done(())) };
         let record = Grave::of(&found.record, buried.as_ref().map(|buried| &buried.record));
         let txn = Txn::new().when(key.unchanged(found)).when(grave.as_seen(buried.as_ref()));
-        Ok::<_, LogError>(Next::Commit(txn.then(key.delete()).then(grave.put(&record))))
+        Ok::<_, LogError>(Next::Last(txn.then(key.delete()).then(grave.put(&record)), ()))
     })
     .await
 }

@@ -23,6 +23,9 @@ pub enum Next<T, C = Txn> {
     Done(T),
     /// Commit this transaction, then decide again.
     Commit(C),
+    /// Commit this transaction; once it is known to be committed, this is the answer. What others make of the records
+    /// afterwards is not looked at, so a deletion does not delete what was created again after it.
+    Last(C, T),
 }
 
 /// What an operation has done so far.
@@ -71,13 +74,17 @@ where
     let mut progress = Progress::default();
     while pauses.failures() < ATTEMPTS && progress.committed < MAX_TXNS {
         let seen = read().await?;
-        let txn = match decide(&seen, progress)? {
+        let (txn, answer) = match decide(&seen, progress)? {
             Next::Done(answer) => return Ok(answer),
-            Next::Commit(txn) => txn.into(),
+            Next::Commit(txn) => (txn.into(), None),
+            Next::Last(txn, answer) => (txn.into(), Some(answer)),
         };
         match store.commit(txn).await {
             Ok(result) if result.succeeded => {
                 tracing::debug!(what, revision = %result.revision, "committed");
+                if let Some(answer) = answer {
+                    return Ok(answer);
+                }
                 progress.committed += 1;
                 pauses.reset();
                 continue;

@@ -108,7 +108,7 @@ impl Logs {
             .when_all(alive)
             .then(keys.0.put(&config))
             .then(keys.1.put(wanted));
-        Ok(Next::Commit(txn))
+        Ok(Next::Last(txn, config))
     }
 
     /// Changes the spec; the steward follows.
@@ -125,7 +125,7 @@ impl Logs {
             Some(seen) if seen.record == *wanted => Ok(Next::Done(())),
             Some(seen) => {
                 let txn = Txn::new().when(key.unchanged(seen)).then(key.replace(seen, wanted));
-                Ok(Next::Commit(txn))
+                Ok(Next::Last(txn, ()))
             }
         })
         .await
@@ -151,7 +151,7 @@ impl Logs {
                     txn = txn.then(key.delete()).then(grave.put(&record));
                 }
             }
-            Ok(Next::Commit(txn))
+            Ok(Next::Last(txn, ()))
         };
         settle(&self.store, &what, || self.look(log), decide).await
     }
@@ -162,7 +162,8 @@ impl Logs {
         let decide = |seen: &Seen, _| {
             let found = seen.config.as_ref().ok_or_else(|| StewardError::NoSuchLog(log.clone()))?;
             let config = &found.record;
-            let under_way = config.learner.as_ref() == Some(to) && config.leaving.as_ref() == Some(from);
+            let copied = config.members().any(|member| member == to);
+            let under_way = copied && config.leaving.as_ref() == Some(from);
             let done = config.holders.contains(to) && !config.holders.contains(from);
             if under_way || done {
                 return Ok(Next::Done(()));
@@ -170,7 +171,7 @@ impl Logs {
             self.check_fit(log, seen, to)?;
             let next = config.add_learner(to)?.mark_leaving(from)?;
             let key = LogKey { log: log.clone() };
-            Ok(Next::Commit(Txn::new().when(key.unchanged(found)).then(key.replace(found, &next))))
+            Ok(Next::Last(Txn::new().when(key.unchanged(found)).then(key.replace(found, &next)), ()))
         };
         settle(&self.store, &what, || self.look(log), decide).await
     }
@@ -205,15 +206,17 @@ impl Logs {
             }
             let key = LogKey { log: log.clone() };
             let mut txn = Txn::new().when(key.unchanged(found));
-            if found.record.primary != *to {
-                txn = txn.then(key.replace(found, &found.record.elect(to)?));
+            let mut config = found.record.clone();
+            if config.primary != *to {
+                config = config.elect(to)?;
+                txn = txn.then(key.replace(found, &config));
             }
             if let Some(wanted) = &seen.wanted {
                 let key = WantedKey { log: log.clone() };
                 let next = WantedLog { preferred: Some(to.clone()), ..wanted.record.clone() };
                 txn = txn.when(key.unchanged(wanted)).then(key.replace(wanted, &next));
             }
-            Ok(Next::Commit(txn))
+            Ok(Next::Last(txn, config))
         };
         settle(&self.store, &what, || self.look(log), decide).await
     }
@@ -237,7 +240,7 @@ impl Logs {
             Some(seen) if seen.record.retiring == retiring => Ok(Next::Done(())),
             Some(seen) => {
                 let next = HolderRecord { retiring, ..seen.record.clone() };
-                Ok(Next::Commit(Txn::new().when(key.unchanged(seen)).then(key.replace(seen, &next))))
+                Ok(Next::Last(Txn::new().when(key.unchanged(seen)).then(key.replace(seen, &next)), ()))
             }
         })
         .await

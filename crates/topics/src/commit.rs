@@ -357,7 +357,7 @@ pub async fn delete_namespace(store: &Store, namespace: &Namespace) -> Result<()
             "namespace {namespace} has {topics} topics; delete them first"
         ))),
         // A topic that is created meanwhile compares the policy's life, and fails.
-        Some(policy) => Ok(Next::Commit(Txn::new().when(key.unchanged(policy)).then(key.delete()))),
+        Some(policy) => Ok(Next::Last(Txn::new().when(key.unchanged(policy)).then(key.delete()), ())),
     })
     .await
 }

@@ -93,7 +93,7 @@ impl Keys {
         change(&self.0, &key, |seen, progress| match seen {
             None if progress.maybe_ours() => Ok(Next::Done(())),
             None => Err(DocsError::NotFound(format!("there is no access key {id}"))),
-            Some(seen) => Ok(Next::Commit(Txn::new().when(key.unchanged(seen)).then(key.delete()))),
+            Some(seen) => Ok(Next::Last(Txn::new().when(key.unchanged(seen)).then(key.delete()), ())),
         })
         .await
     }
@@ -145,7 +145,7 @@ impl Keys {
         let key = UserKey { user: UserName::new(name)? };
         change(&self.0, &key, |seen, _| match seen {
             None => Ok(Next::Done(())),
-            Some(seen) => Ok(Next::Commit(Txn::new().when(key.unchanged(seen)).then(key.delete()))),
+            Some(seen) => Ok(Next::Last(Txn::new().when(key.unchanged(seen)).then(key.delete()), ())),
         })
         .await
     }

@@ -118,7 +118,7 @@ impl<'n> Catalogue<'n> {
         let key = DatabaseKey { database: database.clone() };
         change(self.store(), &key, |seen, _| match seen {
             None => Ok(Next::Done(())),
-            Some(seen) => Ok(Next::Commit(Txn::new().when(key.unchanged(seen)).then(key.delete()))),
+            Some(seen) => Ok(Next::Last(Txn::new().when(key.unchanged(seen)).then(key.delete()), ())),
         })
         .await
     }
@@ -180,7 +180,7 @@ impl<'n> Catalogue<'n> {
         let key = dropping_key(target.spec.id)?;
         change(self.store(), &key, |seen, _| match seen {
             None => Ok(Next::Done(())),
-            Some(seen) => Ok(Next::Commit(Txn::new().when(key.unchanged(seen)).then(key.delete()))),
+            Some(seen) => Ok(Next::Last(Txn::new().when(key.unchanged(seen)).then(key.delete()), ())),
         })
         .await
     }

@@ -196,7 +196,7 @@ impl Nodes {
         let key = node_key(node);
         change(&self.store, &key, |seen, _| match seen {
             None => Ok(Next::Done(())),
-            Some(seen) => Ok(Next::Commit(Txn::new().when(key.unchanged(seen)).then(key.delete()))),
+            Some(seen) => Ok(Next::Last(Txn::new().when(key.unchanged(seen)).then(key.delete()), ())),
         })
         .await
     }

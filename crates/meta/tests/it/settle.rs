@@ -83,3 +83,28 @@ async fn every_change_happens_once_under_conflicts_and_unknown_outcomes() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_last_transaction_is_not_repeated_on_what_others_make_afterwards() {
+    let store = Store::new(Embedded::in_memory(Options::default()));
+    let key = TallyKey {};
+    store.commit(Txn::new().then(key.put(&"old".to_owned()))).await.unwrap();
+    let mut reads = 0;
+    let read = || {
+        reads += 1;
+        let (store, first) = (store.clone(), reads == 1);
+        async move {
+            if !first {
+                store.commit(Txn::new().then(TallyKey {}.put(&"made again".to_owned()))).await?;
+            }
+            Ok::<_, Failed>(store.read(&TallyKey {}).await?)
+        }
+    };
+    settle(&store, "tally", read, |seen, _| match seen {
+        None => Ok(Next::Done(())),
+        Some(seen) => Ok(Next::Last(Txn::new().when(key.unchanged(seen)).then(key.delete()), ())),
+    })
+    .await
+    .unwrap();
+    assert_eq!(reads, 1, "a committed deletion looked again");
+}

@@ -128,7 +128,7 @@ impl Registry {
             None => Err(SchemaError::NoSubject(subject.clone())),
             Some(seen) => {
                 refuse_if_used(subject, &seen.record, seen.record.latest_version)?;
-                Ok(Next::Commit(remove(subject, seen)))
+                Ok(Next::Last(remove(subject, seen), ()))
             }
         })
         .await?;

@@ -41,16 +41,22 @@ pub struct Cluster {
     pub store: Store,
     pub logs: Logs,
     pub holders: BTreeMap<HolderId, (Holder, Session)>,
-    _steward: OwnedTask,
+    steward: Option<OwnedTask>,
 }
 
 impl Cluster {
     pub async fn start(names: &[&str]) -> Cluster {
+        let mut cluster = Cluster::without_steward(names).await;
+        cluster.steward = Some(OwnedTask::spawn(steward(cluster.store.clone())));
+        cluster
+    }
+
+    /// Only what holders and primaries do on their own.
+    pub async fn without_steward(names: &[&str]) -> Cluster {
         let store = Store::new(Embedded::in_memory(embedded::Options::default()));
         let logs = Logs::open(store.clone(), policy()).await.unwrap();
-        let steward = OwnedTask::spawn(steward(store.clone()));
         let dir = TempDir::new("steward").unwrap();
-        let mut cluster = Cluster { dir, store, logs, holders: BTreeMap::new(), _steward: steward };
+        let mut cluster = Cluster { dir, store, logs, holders: BTreeMap::new(), steward: None };
         for name in names {
             cluster.begin(name).await;
         }

@@ -98,6 +98,20 @@ async fn a_deleted_log_and_a_copy_that_moved_away_leave_no_copies() {
     }
 }
 
+/// The new copy is complete and the old one not yet removed: what a caller that asks again, or is slow, may find.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_move_whose_copy_is_complete_counts_as_under_way() {
+    let cluster = Cluster::without_steward(&["a", "b", "c", "d"]).await;
+    let (wanted, name) = (WantedLog::new(service(), 3), log("orders"));
+    let config = cluster.logs.create(&name, &wanted).await.unwrap();
+    let spare = ["a", "b", "c", "d"].map(id).into_iter().find(|id| !config.holders.contains(id)).unwrap();
+    let from = config.holders[2].clone();
+    cluster.logs.relocate(&name, &from, &spare).await.unwrap();
+    cluster.becomes("the new copy is complete", &name, |now| now.holders.contains(&spare)).await;
+    assert!(cluster.config(&name).await.holders.contains(&from));
+    cluster.logs.relocate(&name, &from, &spare).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drained_host_hands_its_leads_over_under_appends_and_keeps_its_copies() {
     let cluster = Cluster::start(&["a", "b", "c"]).await;
