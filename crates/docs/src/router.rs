@@ -3,6 +3,7 @@
 //! The map is the view of the logs' records. A node with an old map asks a node that does not lead, is refused without
 //! effect, and asks again; the client does not notice.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::data::command::{Command, Read, Reply, Target};
+use crate::data::copy::Copy;
 use crate::data::tokens::Tokens;
 use crate::error::DocsError;
 use crate::id::Token;
@@ -231,11 +233,56 @@ impl Router {
         let tokens: Vec<Token> = Token::all(self.digits).collect();
         let mut replies = Vec::with_capacity(tokens.len());
         for some in tokens.chunks(AT_ONCE) {
-            let asked = some.iter().map(|token| self.read(*token, target, read.clone(), concern));
-            replies.extend(futures_util::future::join_all(asked).await);
+            let led = some.iter().filter(|_| concern == Concern::Linearizable);
+            let led: Vec<(Token, Copy)> = led.filter_map(|token| self.led_here(*token)).collect();
+            let others = some.iter().filter(|token| !led.iter().any(|(other, _)| other == *token)).copied();
+            let ask = |tokens: Vec<Token>| {
+                let asked = tokens
+                    .into_iter()
+                    .map(async |token| (token, self.read(token, target, read.clone(), concern).await));
+                futures_util::future::join_all(asked)
+            };
+            let (here, elsewhere) =
+                futures_util::future::join(read_together(&led, target, read), ask(others.collect())).await;
+            let here = here?;
+            let left = led.iter().map(|(token, _)| *token).filter(|token| !here.contains_key(token));
+            let again = ask(left.collect()).await;
+            let all: BTreeMap<_, _> = here.into_iter().chain(elsewhere).chain(again).collect();
+            replies.extend(all.into_values());
         }
         replies.into_iter().collect()
     }
+
+    fn led_here(&self, token: Token) -> Option<(Token, Copy)> {
+        let copy = self.tokens.get(token).filter(Copy::is_leading)?;
+        Some((token, copy))
+    }
+}
+
+/// Reads from tokens that this node leads, on one thread for each core: a thread for each token would cost more than a
+/// read through an index. A token that cannot answer now is left out.
+async fn read_together(
+    copies: &[(Token, Copy)],
+    target: &Target,
+    read: &Read,
+) -> Result<BTreeMap<Token, Result<Reply, DocsError>>, DocsError> {
+    let waits = copies.iter().map(|(_, copy)| copy.wait_until_current());
+    let current = futures_util::future::join_all(waits).await;
+    let ready = copies.iter().zip(current).filter(|(_, current)| current.is_ok());
+    let ready: Vec<(Token, Copy)> = ready.map(|(copy, _)| copy.clone()).collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let shares = ready.chunks(ready.len().div_ceil(cores).max(1)).map(|share| {
+        let (share, target, read) = (share.to_vec(), target.clone(), read.clone());
+        tokio::task::spawn_blocking(move || {
+            let replies = share.iter().map(|(token, copy)| (*token, copy.read_now(&target, &read)));
+            replies.collect::<Vec<_>>()
+        })
+    });
+    let mut replies = BTreeMap::new();
+    for share in shares.collect::<Vec<_>>() {
+        replies.extend(share.await.map_err(|error| DocsError::Broken(error.to_string()))?);
+    }
+    Ok(replies)
 }
 
 /// Counts how often a request is made anew because its collection has changed.

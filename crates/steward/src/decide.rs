@@ -151,6 +151,8 @@ impl<'f> Work<'f> {
                 self.uneasy[holder.service as usize] = true;
             }
             match (holder.is_up(), seen.record.down_since) {
+                // Nothing depends on since when: a holder that is just joining, for example.
+                (false, None) if holder.copies + holder.load == 0 && !seen.record.retiring => {}
                 (false, None) => self.decision.actions.push(Action::MarkDown {
                     holder: holder.id.clone(),
                     seen: seen.clone(),

@@ -370,7 +370,7 @@ impl Copy {
     }
 
     /// Waits until everything that was acknowledged before this call is applied here; on the primary only.
-    async fn wait_until_current(&self) -> Result<(), DocsError> {
+    pub(crate) async fn wait_until_current(&self) -> Result<(), DocsError> {
         let index = self.log.read_index().await?;
         let mut applied = self.data.applied.subscribe();
         let reached = applied.wait_for(|applied| applied.next >= index.0);
@@ -382,7 +382,12 @@ impl Copy {
         }
     }
 
-    /// Reads what is applied here, however old it is.
+    /// Reads what is applied here, however old it is. Blocking: a read may go through all documents.
+    pub(crate) fn read_now(&self, target: &Target, what: &Read) -> Result<Reply, DocsError> {
+        read(&self.data.view(), target, what)
+    }
+
+    /// The same from a task.
     pub(crate) async fn look(&self, target: Target, what: Read) -> Result<Reply, DocsError> {
         let view = self.data.view();
         match what {

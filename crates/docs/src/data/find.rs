@@ -6,11 +6,12 @@ use bson::{Bson, Document};
 use sha2::{Digest as _, Sha256};
 
 use super::command::{Found, Query, Read, Reply, Target};
-use super::state::{Collection, TokenView, parse, short};
+use super::index::{Keys, Lookup, id_of_entry, lookup};
+use super::state::{Collection, TokenView, parse};
 use crate::error::DocsError;
-use crate::language::{Filter, Projection, Range, Sort, Test, sort_key};
+use crate::language::{Filter, Projection, Sort, sort_key};
 use crate::spec::CollectionId;
-use crate::storage::{Pairs, behind, layout};
+use crate::storage::{Pairs, layout};
 
 /// Bytes of documents in one answer; the rest is fetched behind the last one.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
@@ -169,10 +170,10 @@ impl Candidates {
         after: Option<&Bson>,
     ) -> Result<Candidates, DocsError> {
         let id = collection.spec.id;
-        if let Some((field, ranges)) = usable_index(collection, filter) {
+        if let Some(Lookup { field, ranges, skip }) = lookup(collection, filter) {
             let after = after.map(sort_key);
             let mut ids = std::collections::BTreeSet::new();
-            for (from, before, skip) in ranges {
+            for Keys { from, before } in ranges {
                 for pair in view.range(&from, &before) {
                     let (key, _) = pair?;
                     // The id is behind the value, whose length only its end tells.
@@ -206,75 +207,6 @@ impl Candidates {
         };
         bytes.map(|bytes| Ok((parse(&bytes)?, bytes.len()))).transpose()
     }
-}
-
-/// A range of index keys, and where in a key the value begins.
-type KeyRange = (Vec<u8>, Vec<u8>, usize);
-
-/// The first test of the filter that an index which is complete can answer.
-fn usable_index(collection: &Collection, filter: &Filter) -> Option<(String, Vec<KeyRange>)> {
-    filter.required().into_iter().find_map(|(path, test)| {
-        let field = path.text();
-        let index = collection.spec.indexes.get(&field)?;
-        if !collection.ready.contains(&index.number) {
-            return None;
-        }
-        let prefix = layout::index(collection.spec.id, index.number);
-        Some((field, ranges(&prefix, test)?))
-    })
-}
-
-fn ranges(prefix: &[u8], test: &Test) -> Option<Vec<KeyRange>> {
-    let skip = prefix.len();
-    let exact = |value: &Bson| {
-        is_indexed(value).then(|| {
-            let from = [prefix, &sort_key(&short(value))].concat();
-            let before = behind(&from);
-            (from, before, skip)
-        })
-    };
-    match test {
-        Test::Eq(value) => exact(value).map(|range| vec![range]),
-        Test::In(values) => values.iter().map(exact).collect(),
-        Test::Range(range, bound) if is_indexed(bound) => {
-            let key = [prefix, &sort_key(&short(bound))].concat();
-            // All values of the same kind begin with the same byte.
-            let kind = key.get(..=skip)?.to_vec();
-            let end = behind(&kind);
-            // Long texts are cut off in the index, so those that are as long as the bound are looked at.
-            let is_cut = short(bound) != *bound;
-            let (above, below) = (behind(&key), key.clone());
-            Some(match range {
-                Range::Above if !is_cut => vec![(above, end, skip)],
-                Range::Above | Range::From => vec![(key, end, skip)],
-                Range::Below if !is_cut => vec![(kind, below, skip)],
-                Range::Below | Range::UpTo => vec![(kind, above, skip)],
-            })
-        }
-        _ => None,
-    }
-}
-
-/// Whether a test for the value can use an index. Null is also a missing field, which has no entry, and a text of a
-/// query string may be a number.
-fn is_indexed(value: &Bson) -> bool {
-    !matches!(
-        value,
-        Bson::Null
-            | Bson::Undefined
-            | Bson::Symbol(_)
-            | Bson::Document(_)
-            | Bson::Array(_)
-            | Bson::Binary(_)
-            | Bson::Decimal128(_)
-    )
-}
-
-/// The encoded id behind the value of an index entry.
-fn id_of_entry(key: &[u8], skip: usize) -> Option<Vec<u8>> {
-    let rest = key.get(skip..)?;
-    let length = crate::language::encoded_len(rest)?;
-    rest.get(length..).map(<[u8]>::to_vec)
 }
 
 /// The number of documents, and a digest of everything that the token has.

@@ -2,6 +2,7 @@
 //!
 //! - `command.rs`: what is asked of a token. `entry.rs`: what a log entry is.
 //! - `evaluate.rs`, `find.rs`: pure over a view of the engine: what a write changes, what a read finds.
+//!   `index.rs`: which entries of an index a filter needs.
 //! - `copy.rs`: one token on this node: it applies the log, and evaluates writes while it leads.
 //! - `machine.rs`: snapshots for copies that need them.
 //! - `tokens.rs`: all tokens of this node.
@@ -11,6 +12,7 @@ pub(crate) mod copy;
 mod entry;
 mod evaluate;
 mod find;
+mod index;
 pub(crate) mod machine;
 #[cfg(test)]
 mod sim;

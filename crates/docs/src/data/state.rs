@@ -6,6 +6,7 @@ use bson::{Bson, Document};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::index::several_values;
 use crate::error::DocsError;
 use crate::id::Token;
 use crate::language::Path;
@@ -38,7 +39,8 @@ impl Collection {
     }
 }
 
-/// The entries of one index for a document: one for each element of an array, none for a missing field.
+/// The entries of one index for a document: one for each value and each element of an array, none for a missing field.
+/// Several values have one more, by which a range with two bounds finds them.
 pub(super) fn entries_of(
     collection: CollectionId,
     field: &str,
@@ -47,11 +49,17 @@ pub(super) fn entries_of(
     id: &Bson,
 ) -> Vec<Vec<u8>> {
     let Ok(path) = Path::parse(field) else { return Vec::new() };
-    let values = path.values(document).into_iter().flat_map(|value| {
+    let found = path.values(document);
+    let several = (found.len() > 1).then(several_values);
+    let values = found.iter().flat_map(|value| {
         let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
-        std::iter::once(value).chain(items)
+        std::iter::once(*value).chain(items)
     });
-    values.map(|value| layout::entry(collection, index.number, &short(value), id)).collect()
+    values
+        .map(short)
+        .chain(several)
+        .map(|value| layout::entry(collection, index.number, &value, id))
+        .collect()
 }
 
 /// Bytes of a text or of binary in an index: longer ones are told apart by the document itself.
@@ -65,8 +73,8 @@ pub(super) fn short(value: &Bson) -> Bson {
             Bson::String(text.get(..end).unwrap_or_default().to_owned())
         }
         Bson::Symbol(text) => Bson::String(text.clone()),
-        // Objects and arrays can be long: they are found by looking at the documents.
-        Bson::Document(_) | Bson::Array(_) | Bson::Binary(_) => Bson::MaxKey,
+        // They can be long: they are found by looking at the documents.
+        Bson::Document(_) | Bson::Array(_) | Bson::Binary(_) => several_values(),
         other => other.clone(),
     }
 }

@@ -147,6 +147,8 @@ async fn queries_with_and_without_indexes() {
     }
     let (_, plan) = cluster.get("/db/db/c/explain?query=%7B%22i%22:5%7D").await;
     assert_eq!((plan["index"].as_str(), plan["lookedAt"].as_i64()), (Some("i"), Some(1)));
+    let (_, plan) = cluster.get("/db/db/c/explain?query=%7B%22i%22:%7B%22$ge%22:4,%22$lt%22:6%7D%7D").await;
+    assert_eq!((plan["index"].as_str(), plan["lookedAt"].as_i64()), (Some("i"), Some(2)));
     let (_, plan) = cluster.get("/db/db/c/explain?query=%7B%22str%22:%22s5%22%7D").await;
     assert_eq!((plan["index"].as_str(), plan["lookedAt"].as_i64()), (None, Some(12)));
     // Order, skip, limit, projection, cursor, groups.

@@ -24,7 +24,11 @@ pub fn plan_bump(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Opti
         epoch.is_some_and(|epoch| epoch.mod_revision < task.mod_revision)
     };
     let hosts: Vec<&Address> = cluster.proxies().into_iter().filter(behind).collect();
-    let mut draft = Draft::new(format!("bump {} more hosts of cluster {name}", hosts.len()));
+    let what = match hosts.len() {
+        0 => format!("all hosts of cluster {name} have its change"),
+        hosts => format!("bump {hosts} more hosts of cluster {name}"),
+    };
+    let mut draft = Draft::new(what);
     draft.guard(key.unchanged(task));
     for proxy in hosts.iter().take(HOSTS_PER_TXN) {
         draft.bump_host(tree, proxy);

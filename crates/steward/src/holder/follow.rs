@@ -205,7 +205,13 @@ impl Follower {
             }
             Ok(Deed::HandedOver) => {}
             Err(error) => {
-                tracing::warn!(%log, %error, "log does not match its record yet, will retry");
+                match error {
+                    // Every log passes through this when its primary starts.
+                    StewardError::Log(LogError::Beginning(_)) => {
+                        tracing::debug!(%log, %error, "log does not match its record yet, will retry");
+                    }
+                    _ => tracing::warn!(%log, %error, "log does not match its record yet, will retry"),
+                }
                 self.failed.insert(log);
             }
         }

@@ -84,6 +84,17 @@ fn a_copy_is_made_elsewhere_after_the_grace_time_only() {
 }
 
 #[test]
+fn a_holder_without_copies_is_not_marked_as_down() {
+    let mut world = world(&["a", "b"]);
+    world.add_log("orders", &["a"], WantedLog::new(service(), 1));
+    world.kill(&id("b"));
+    assert!(world.steward().actions.is_empty(), "it may be joining, and nothing waits for it");
+    world.retire(&id("b"));
+    world.settle();
+    assert!(!world.holders.contains_key(&id("b")), "a retired holder that is down is forgotten");
+}
+
+#[test]
 fn a_drained_host_loses_its_leads_and_keeps_its_copies() {
     let mut world = world(&["a", "b", "c", "d"]);
     for log in 0..10 {

@@ -440,9 +440,14 @@ impl Worker {
     fn lose(&mut self, key: Key, error: &io::Error) -> VecDeque<Waiter> {
         let Some(link) = self.links.get_mut(key) else { return VecDeque::new() };
         let pause = FIRST_PAUSE.saturating_mul(1 << link.failures.min(16)).min(self.shared.limits.reconnect);
+        // A node that is still starting is not worth a warning; one that stays away is.
+        if matches!(link.condition, Condition::Ready) || link.failures > 0 {
+            warn!(node = %link.remote.address(), %error, ?pause, "connection to node lost");
+        } else {
+            debug!(node = %link.remote.address(), %error, ?pause, "cannot connect to node yet");
+        }
         link.failures += 1;
         link.condition = Condition::Down { until: self.now + pause };
-        warn!(node = %link.remote.address(), %error, ?pause, "connection to node lost");
         link.disconnect()
     }
 
