@@ -1,5 +1,5 @@
-//! What Redis clients, proxies and coordinators send each other, as values: RESP, the command table, slots,
-//! `NMCTL`.
+//! What Redis clients, proxies and coordinators send each other, as values: RESP, the command table, ACL rules,
+//! slots, `NMCTL`.
 //!
 //! Everything here is pure: bytes to values and back. The crate opens no connection and no file, has no
 //! clock, and does not decide how a command is executed.
@@ -11,7 +11,9 @@ pub mod address;
 mod name;
 pub mod slots;
 
+pub mod acl;
 pub mod command;
+pub mod glob;
 pub mod nmctl;
 pub mod resp;
 

@@ -3,7 +3,9 @@
 use smallvec::SmallVec;
 
 use super::Command;
-use super::flags::{ACCESS, ACCESS_WORDS, INCOMPLETE, NOT_KEY, OW, RO, RW, UPDATE, words};
+use super::flags::{
+    ACCESS, ACCESS_WORDS, DELETE, INCOMPLETE, INSERT, NOT_KEY, OW, RO, RW, UPDATE, VARIABLE, words,
+};
 use crate::resp::{Request, decimal};
 
 /// Keys that need no allocation.
@@ -109,21 +111,43 @@ impl KeyPosition {
         command: &Command,
         request: Request<'_>,
     ) -> impl Iterator<Item = &'static str> + Clone {
-        let has = |word: &str| request.from(2).any(|other| other.eq_ignore_ascii_case(word.as_bytes()));
-        let access = match command.name() {
-            "set" if has("GET") => RW | ACCESS | UPDATE,
+        words(ACCESS_WORDS, self.bits_in(command, request))
+    }
+
+    /// What an ACL must permit for the key in this request.
+    #[must_use]
+    #[inline]
+    pub fn needs_in(self, command: &Command, request: Request<'_>) -> KeyNeeds {
+        let access = if self.access & VARIABLE == 0 { self.access } else { self.bits_in(command, request) };
+        KeyNeeds { read: access & ACCESS != 0, write: access & (INSERT | DELETE | UPDATE) != 0 }
+    }
+
+    fn bits_in(self, command: &Command, request: Request<'_>) -> u32 {
+        let has =
+            |word: &str, from| request.from(from).any(|other| other.eq_ignore_ascii_case(word.as_bytes()));
+        match command.name() {
+            // The second argument is the value.
+            "set" if has("GET", 3) => RW | ACCESS | UPDATE,
             "set" => OW | UPDATE,
-            "bitfield" if has("SET") || has("INCRBY") => RW | ACCESS | UPDATE,
+            "bitfield" if has("SET", 2) || has("INCRBY", 2) => RW | ACCESS | UPDATE,
             "bitfield" => RO | ACCESS,
             _ => self.access,
-        };
-        words(ACCESS_WORDS, access)
+        }
     }
 
     /// How the command accesses the key in general, in Redis's terms.
     pub fn access(self) -> impl Iterator<Item = &'static str> + Clone {
         words(ACCESS_WORDS, self.access)
     }
+}
+
+/// What an ACL must permit for a key. Neither is needed by commands that show only whether it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyNeeds {
+    /// The command returns data of the key.
+    pub read: bool,
+    /// The command changes the key.
+    pub write: bool,
 }
 
 /// The keys of a request, in the order of the table.

@@ -2,6 +2,7 @@
 //!
 //! [`find`] returns the [`Command`] of a request; [`Handling`] is how it is served.
 
+mod channels;
 mod flags;
 mod handling;
 mod keyspec;
@@ -10,10 +11,11 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use channels::Channels;
 pub use handling::{Handling, Merge, Timeout};
-pub use keyspec::{InvalidKeys, KeyPosition, KeyPositions, KeySpec};
+pub use keyspec::{InvalidKeys, KeyNeeds, KeyPosition, KeyPositions, KeySpec};
 pub use objection::{Objection, find, named, printed};
-pub use table::{commands, lookup};
+pub use table::{ALL_COMMANDS, commands, lookup};
 
 use crate::resp::{Request, Writer};
 use bytes::BufMut;
@@ -27,12 +29,17 @@ use keyspec::{Begin, Find};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     name: &'static str,
+    /// Its position in the table.
+    id: u16,
+    /// The position of its first subcommand in the table.
+    first_subcommand: u16,
     arity: i8,
     flags: u32,
     categories: u32,
     keys: &'static [KeySpec],
     tips: &'static [&'static str],
     handling: Handling,
+    /// As the table was written; the rows of the table itself are found by [`subcommands`](Command::subcommands).
     subcommands: &'static [Command],
     newer: bool,
 }
@@ -42,6 +49,13 @@ impl Command {
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Its number, below [`ALL_COMMANDS`].
+    #[must_use]
+    #[inline]
+    pub fn id(&self) -> usize {
+        usize::from(self.id)
     }
 
     /// How it is served.
@@ -167,14 +181,14 @@ impl Command {
     /// Its subcommands.
     #[must_use]
     pub fn subcommands(&self) -> &'static [Command] {
-        self.subcommands
+        table::subcommands(self)
     }
 
     /// The subcommand with this name.
     #[must_use]
     pub fn subcommand(&self, word: &[u8]) -> Option<&'static Command> {
         let prefix = self.name.len() + 1;
-        self.subcommands.iter().find(|sub| sub.name.as_bytes()[prefix..].eq_ignore_ascii_case(word))
+        self.subcommands().iter().find(|sub| sub.name.as_bytes()[prefix..].eq_ignore_ascii_case(word))
     }
 
     /// Whether its keys are optional, as those of a script are.
@@ -194,6 +208,20 @@ impl Command {
     pub fn is_in_category(&self, category: &[u8]) -> bool {
         let categories = categories(self.flags, self.categories);
         words(CATEGORY_WORDS, categories).any(|word| word.as_bytes()[1..].eq_ignore_ascii_case(category))
+    }
+
+    /// Whether an option that names a key is repeated in a request. Redis uses the last one, and the table
+    /// finds the first.
+    #[must_use]
+    pub fn hides_keys(&self, request: Request<'_>) -> bool {
+        let options = self.keys.iter().filter_map(|spec| match (spec.begin, spec.find) {
+            (Begin::Keyword(word, from), Find::Range { last: 0, .. }) => Some((word, from)),
+            _ => None,
+        });
+        options.into_iter().any(|(word, from)| {
+            let from = usize::try_from(from).unwrap_or(1);
+            request.from(from).filter(|other| other.eq_ignore_ascii_case(word.as_bytes())).count() > 1
+        })
     }
 
     /// Writes its entry of the `COMMAND` reply.
@@ -219,7 +247,7 @@ impl Command {
             0 => out.set(0),
             count => out.array(count),
         }
-        self.subcommands.iter().for_each(|sub| sub.describe(out));
+        self.subcommands().iter().for_each(|sub| sub.describe(out));
     }
 
     /// First key, last key and step, for clients that do not read key specifications.
@@ -301,4 +329,9 @@ fn describe_step<B: BufMut>(out: &mut Writer<'_, B>, kind: &str, facts: &[(&str,
             Fact::Number(number) => out.integer(i64::from(*number)),
         }
     }
+}
+
+/// The names of all ACL categories, in Redis's order.
+pub fn category_names() -> impl Iterator<Item = &'static str> {
+    CATEGORY_WORDS.iter().map(|(_, word)| &word[1..])
 }

@@ -85,7 +85,7 @@ pub fn find(request: Request<'_>) -> Result<&'static Command, Objection> {
 /// The command of a request, without a check of the number of arguments.
 pub fn named(request: Request<'_>) -> Result<&'static Command, Objection> {
     let Some(command) = lookup(request.argument(0)) else { return Err(unknown_command(request)) };
-    if command.subcommands.is_empty() || request.len() == 1 {
+    if command.subcommands().is_empty() || request.len() == 1 {
         return Ok(command);
     }
     let name = request.argument(1);

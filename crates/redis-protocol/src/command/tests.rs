@@ -37,7 +37,7 @@ fn every_command_is_found_under_its_own_name_only() {
     for command in commands() {
         assert_eq!(lookup(command.name.as_bytes()), Some(command));
         assert_eq!(lookup(command.name.to_uppercase().as_bytes()), Some(command));
-        for sub in command.subcommands {
+        for sub in command.subcommands() {
             let word = sub.name.strip_prefix(command.name).and_then(|rest| rest.strip_prefix('|')).unwrap();
             assert_eq!(command.subcommand(word.to_uppercase().as_bytes()), Some(sub));
         }

@@ -2,8 +2,8 @@
 
 use bytes::BufMut;
 
-use super::glob;
 use capstan_redis_protocol::command::{Command, KeyPosition, commands, find, lookup, named};
+use capstan_redis_protocol::glob;
 use capstan_redis_protocol::resp::{Request, Writer};
 
 pub(super) fn answer<B: BufMut>(sub: &str, request: Request<'_>, out: &mut Writer<'_, B>) {

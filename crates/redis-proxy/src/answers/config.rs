@@ -3,7 +3,8 @@
 
 use bytes::BufMut;
 
-use super::{Context, Facts, glob};
+use super::{Context, Facts};
+use capstan_redis_protocol::glob;
 use capstan_redis_protocol::resp::{Request, Writer};
 
 /// The proxy's own reply, used when no node replies.

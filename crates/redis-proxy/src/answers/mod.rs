@@ -8,7 +8,6 @@ mod cluster;
 mod commands;
 mod config;
 mod facts;
-mod glob;
 mod hello;
 mod info;
 #[cfg(test)]
@@ -16,7 +15,6 @@ mod tests;
 
 pub use config::own_settings;
 pub use facts::Facts;
-pub use glob::matches as glob_matches;
 pub use hello::{Hello, HelloRefused, write_hello};
 pub use info::{asks_nodes as info_asks_nodes, complete as complete_info, text as info_text};
 

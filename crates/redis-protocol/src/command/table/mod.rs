@@ -23,13 +23,25 @@ const EMPTY: u16 = u16::MAX;
 /// The index of each command, by the hash of its name; collisions go to the next bucket.
 static INDEX: [u16; BUCKETS] = index();
 
-/// All commands in one array.
-static COMMANDS: [Command; count()] = joined();
+/// Commands without a container.
+const COMMANDS: usize = count(Counted::Commands);
+/// Commands and subcommands.
+pub const ALL_COMMANDS: usize = COMMANDS + count(Counted::Subcommands);
+
+/// All commands in one array, subcommands behind the others. The position of a command is its id.
+static ALL: [Command; ALL_COMMANDS] = joined();
 
 /// Every command, without subcommands.
 #[must_use]
 pub fn commands() -> &'static [Command] {
-    &COMMANDS
+    &ALL[..COMMANDS]
+}
+
+/// The subcommands of a command.
+#[inline]
+pub(super) fn subcommands(of: &Command) -> &'static [Command] {
+    let first = usize::from(of.first_subcommand);
+    &ALL[first..first + of.subcommands.len()]
 }
 
 /// The command with this name, case-insensitive. Subcommands are found through their container.
@@ -41,7 +53,7 @@ pub fn lookup(name: &[u8]) -> Option<&'static Command> {
     }
     let mut bucket = hash(name);
     loop {
-        let command = COMMANDS.get(usize::from(INDEX[bucket]))?;
+        let command = commands().get(usize::from(INDEX[bucket]))?;
         if command.name.as_bytes().eq_ignore_ascii_case(name) {
             return Some(command);
         }
@@ -60,22 +72,40 @@ const fn hash(name: &[u8]) -> usize {
     (hash ^ (hash >> 15)) as usize % BUCKETS
 }
 
-const fn count() -> usize {
+enum Counted {
+    Commands,
+    Subcommands,
+}
+
+const fn count(what: Counted) -> usize {
     let (mut total, mut table) = (0, 0);
     while table < TABLES.len() {
-        total += TABLES[table].len();
+        let mut row = 0;
+        while row < TABLES[table].len() {
+            total += match what {
+                Counted::Commands => 1,
+                Counted::Subcommands => TABLES[table][row].subcommands.len(),
+            };
+            row += 1;
+        }
         table += 1;
     }
     total
 }
 
-const fn joined() -> [Command; count()] {
-    let mut all = [TABLES[0][0]; count()];
-    let (mut at, mut table) = (0, 0);
+const fn joined() -> [Command; ALL_COMMANDS] {
+    let mut all = [TABLES[0][0]; ALL_COMMANDS];
+    let (mut at, mut behind, mut table) = (0, COMMANDS, 0);
     while table < TABLES.len() {
         let mut row = 0;
         while row < TABLES[table].len() {
-            all[at] = TABLES[table][row];
+            let command = TABLES[table][row];
+            all[at] = Command { id: at as u16, first_subcommand: behind as u16, ..command };
+            let mut sub = 0;
+            while sub < command.subcommands.len() {
+                all[behind] = Command { id: behind as u16, ..command.subcommands[sub] };
+                (behind, sub) = (behind + 1, sub + 1);
+            }
             (at, row) = (at + 1, row + 1);
         }
         table += 1;
@@ -87,7 +117,7 @@ const fn index() -> [u16; BUCKETS] {
     let commands = joined();
     let mut index = [EMPTY; BUCKETS];
     let mut at = 0;
-    while at < commands.len() {
+    while at < COMMANDS {
         let name = commands[at].name.as_bytes();
         assert!(name.len() <= MAX_NAME);
         let mut bucket = hash(name);

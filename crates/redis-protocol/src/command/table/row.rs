@@ -25,6 +25,8 @@ pub(super) const fn cmd(
 ) -> Command {
     Command {
         name,
+        id: 0,
+        first_subcommand: 0,
         arity,
         flags,
         categories,
