@@ -67,8 +67,14 @@ pub enum Timeout {
     Option,
 }
 
-/// Redis's own error texts in cluster mode.
+/// Redis's own error texts in cluster mode; and which command of Capstan changes users.
 pub(super) mod refusals {
+    pub(in super::super) const ACL_SETUSER: &str = "NOPERM users are part of the cluster's settings; change them with \
+        `capstan redis user set CLUSTER NAME RULES...`";
+    pub(in super::super) const ACL_DELUSER: &str = "NOPERM users are part of the cluster's settings; delete one with \
+        `capstan redis user delete CLUSTER NAME`";
+    pub(in super::super) const ACL_FILE: &str = "NOPERM there is no ACL file: users are part of the cluster's \
+        settings; change them with `capstan redis user set CLUSTER NAME RULES...`";
     pub(in super::super) const MOVE: &str = "ERR MOVE is not allowed in cluster mode";
     pub(in super::super) const SWAPDB: &str = "ERR SWAPDB is not allowed in cluster mode";
     pub(in super::super) const REPLICAOF: &str = "ERR REPLICAOF not allowed in cluster mode.";

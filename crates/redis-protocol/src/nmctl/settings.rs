@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use crate::acl::{InvalidRule, Rules};
 
 /// How a database is served; a database without settings gets the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +74,8 @@ pub enum Acks {
 pub struct User {
     /// As in `AUTH name password`.
     pub name: String,
-    /// Any of these passwords is valid; empty: no password is needed.
+    /// Any of these passwords is valid; empty: no password is needed. Not used if there are rules: they have
+    /// passwords of their own.
     #[serde(default)]
     pub password_sha256: Vec<PasswordHash>,
     /// What the user may do.
@@ -83,21 +87,79 @@ impl User {
     /// Whether the password is valid. Every hash is compared in full, so that timing reveals nothing.
     #[must_use]
     pub fn accepts(&self, password: &[u8]) -> bool {
+        if let Rights::Rules(rules) = &self.commands {
+            return rules.accepts(password);
+        }
         let given = PasswordHash::of(password);
         let right = self.password_sha256.iter().fold(false, |right, hash| right | hash.same_as(&given));
         right || self.password_sha256.is_empty()
     }
+
+    /// Whether the user needs no password.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        match &self.commands {
+            Rights::All | Rights::Read => self.password_sha256.is_empty(),
+            Rights::Rules(rules) => rules.is_on() && rules.needs_no_password(),
+        }
+    }
+
+    /// What must be checked for each of its commands; `None` if the user may do everything.
+    #[must_use]
+    pub fn restrictions(&self) -> Option<Arc<Rules>> {
+        match &self.commands {
+            Rights::All => None,
+            Rights::Read => Some(Rules::read_only()),
+            Rights::Rules(rules) => (!rules.is_unrestricted()).then(|| Arc::clone(rules)),
+        }
+    }
+
+    /// All its rules, as `ACL LIST` shows them.
+    pub fn rules(&self) -> Result<Rules, InvalidRule> {
+        let mut rules = match &self.commands {
+            Rights::Rules(rules) => return Ok(Rules::clone(rules)),
+            Rights::All => "on nopass ~* &* +@all".parse()?,
+            Rights::Read => Rules::clone(&Rules::read_only()),
+        };
+        self.password_sha256.iter().try_for_each(|hash| rules.apply(&format!("#{hash}")))?;
+        Ok(rules)
+    }
 }
 
-/// What a user may do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// What a user may do. Stored as `all`, `read`, or ACL rules: a reader that has no rules refuses the record instead
+/// of granting everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Rights {
     /// Everything that clients may do.
     #[default]
     All,
     /// Read-only commands.
     Read,
+    /// What the rules permit.
+    Rules(Arc<Rules>),
+}
+
+impl TryFrom<String> for Rights {
+    type Error = InvalidRule;
+
+    fn try_from(text: String) -> Result<Rights, InvalidRule> {
+        match text.as_str() {
+            "all" => Ok(Rights::All),
+            "read" => Ok(Rights::Read),
+            rules => Ok(Rights::Rules(Arc::new(rules.parse()?))),
+        }
+    }
+}
+
+impl From<Rights> for String {
+    fn from(rights: Rights) -> String {
+        match rights {
+            Rights::All => "all".to_owned(),
+            Rights::Read => "read".to_owned(),
+            Rights::Rules(rules) => rules.to_string(),
+        }
+    }
 }
 
 /// SHA-256 of a password; hexadecimal as text.

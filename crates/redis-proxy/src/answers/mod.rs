@@ -4,6 +4,7 @@
 //! [`Local`](capstan_redis_protocol::command::Handling::Local), or returns what else has to be done: by the
 //! session that owns the state, or with the help of a node.
 
+mod acl;
 mod cluster;
 mod commands;
 mod config;
@@ -107,7 +108,7 @@ pub fn answer<B: BufMut>(
         "role" => write_role(context, out),
         "lolwut" => out.verbatim(&format!("Redis ver. {REDIS_VERSION}\n")),
         "module" => out.array(0),
-        "acl" => out.bulk(context.user),
+        "acl" => acl::answer(sub, request, context, out),
         _ => return Answer::Session,
     }
     Answer::Written

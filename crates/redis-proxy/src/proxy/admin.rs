@@ -2,7 +2,7 @@
 
 use crate::state::Login;
 use capstan_redis_protocol::ClusterName;
-use capstan_redis_protocol::nmctl::{Message, Rights};
+use capstan_redis_protocol::nmctl::Message;
 use capstan_redis_protocol::resp::Request;
 
 use super::dispatch::unless_drained;
@@ -67,7 +67,7 @@ impl Worker {
         let Some(database) = name else {
             return self.object(session, "ERR NMCTL PEER needs the name of a database");
         };
-        session.role = Role::Peer(Login { database, user: "admin".to_owned(), rights: Rights::All });
+        session.role = Role::Peer(Login { database, user: "admin".to_owned() });
         session.standing_as_of = 0;
         session.ok();
         Taken::Yes

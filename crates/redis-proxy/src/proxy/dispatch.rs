@@ -1,12 +1,12 @@
 //! How is a command executed? By the handling that the command table specifies.
 
 use capstan_redis_protocol::command::{Command, Handling, Merge as Merging, Objection, find};
-use capstan_redis_protocol::nmctl::Rights;
 use capstan_redis_protocol::resp::{Protocol, Request};
 use capstan_redis_protocol::slots::Slot;
 
 use super::link::Lane;
 use super::merge::Merge;
+use super::permissions::denial;
 use super::route::Route;
 use super::session::{ReplyMode, Role, Session, Stall, Standing};
 use super::tls::{PlainClients, SPEAK_TLS};
@@ -35,6 +35,14 @@ impl Worker {
         }
         if let Some(objection) = objection(session, command) {
             return self.object(session, objection);
+        }
+        if let Some(rules) = &session.restrictions
+            && let Some(denied) = denial(session, rules, command, request)
+        {
+            return match command.name() {
+                "exec" => self.abort(session, denied.line().as_bytes()),
+                _ => self.object(session, denied.line()),
+            };
         }
         if self.must_encrypt(session, command) {
             return self.object(session, SPEAK_TLS);
@@ -197,12 +205,6 @@ impl Worker {
         let Some(first) = slots.next() else { return Ok(None) };
         if slots.all(|slot| slot == first) { Ok(Some(first)) } else { Err(CROSS_SLOT) }
     }
-
-    /// Recomputes a session's state after a routing change.
-    fn refresh_standing(&mut self, session: &mut Session) {
-        session.standing_as_of = self.table_version;
-        session.standing = self.standing(&session.role);
-    }
 }
 
 /// The error for keys in several slots.
@@ -211,7 +213,7 @@ pub(super) const CROSS_SLOT: &str = "CROSSSLOT Keys in request don't hash to the
 /// Checks that apply to every command.
 fn objection(session: &Session, command: &'static Command) -> Option<Vec<u8>> {
     match session.standing {
-        Standing::Uses(..) | Standing::Nothing => {}
+        Standing::Uses(_) | Standing::Nothing => {}
         Standing::MustAuthenticate | Standing::MustName if command.before_auth() => {}
         Standing::MustAuthenticate | Standing::MustName if session.role == Role::Admin => {}
         Standing::MustAuthenticate => return Some(b"NOAUTH Authentication required.".to_vec()),
@@ -221,11 +223,6 @@ fn objection(session: &Session, command: &'static Command) -> Option<Vec<u8>> {
                     .to_vec(),
             );
         }
-    }
-    if let Standing::Uses(_, Rights::Read) = session.standing
-        && changes(command)
-    {
-        return Some(Objection::NoPermission(command.name()).line());
     }
     None
 }
@@ -240,23 +237,6 @@ fn out_of_context(session: &Session, command: &'static Command) -> Option<String
             command.name()
         )
     })
-}
-
-/// Whether a read-only user may not run it.
-fn changes(command: &'static Command) -> bool {
-    match command.handling() {
-        Handling::Key | Handling::Split(_) | Handling::Blocking(_) | Handling::AllNodes(_) => {
-            command.writes() || !command.reads_only() && command.has_keys()
-        }
-        Handling::AnyNode
-        | Handling::Wait
-        | Handling::PubSub
-        | Handling::Transaction
-        | Handling::Local
-        | Handling::Admin
-        | Handling::Refused(_)
-        | Handling::Forbidden => false,
-    }
 }
 
 /// The lane of a command. A command queued for a transaction has none yet.
@@ -279,7 +259,7 @@ fn effect_of(session: &Session, command: &'static Command) -> Effect {
 }
 
 /// Commands that are not queued.
-fn ends_transaction(command: &'static Command) -> bool {
+pub(super) fn ends_transaction(command: &'static Command) -> bool {
     matches!(command.name(), "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
 }
 

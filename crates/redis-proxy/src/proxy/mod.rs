@@ -28,6 +28,7 @@ mod monitor;
 mod names;
 mod outbox;
 mod pause;
+mod permissions;
 mod pubsub;
 mod replies;
 mod route;

@@ -81,6 +81,7 @@ impl Worker {
         // Slots of held commands may have an owner now.
         let mut held = std::mem::take(&mut self.held);
         self.awake.append(&mut held);
+        self.dismiss_sessions();
         self.resubscribe_all();
     }
 
@@ -88,9 +89,11 @@ impl Worker {
     pub(super) fn standing(&self, role: &Role) -> Standing {
         let place = |login: &Login| {
             let index = self.databases.iter().position(|known| *known.database.name() == login.database);
-            index.map_or(Standing::Nothing, |index| Standing::Uses(index, login.rights))
+            index.map_or(Standing::Nothing, Standing::Uses)
         };
         match role {
+            // Its connection is about to be closed.
+            Role::Client(Some(login)) if self.is_removed(login) => Standing::MustAuthenticate,
             Role::Client(Some(login)) | Role::Peer(login) => place(login),
             Role::Client(None) | Role::Admin => match self.routing.entrance() {
                 Entrance::Open(login) => place(&login),
@@ -104,7 +107,7 @@ impl Worker {
     /// The database that a session uses.
     pub(super) fn database(&self, session: &Session) -> Option<&Arc<Database>> {
         match session.standing {
-            Standing::Uses(index, _) => self.databases.get(index).map(|known| &known.database),
+            Standing::Uses(index) => self.databases.get(index).map(|known| &known.database),
             Standing::MustAuthenticate | Standing::MustName | Standing::Nothing => None,
         }
     }
@@ -112,7 +115,7 @@ impl Worker {
     /// The destination of a command for a slot, or the outcome if it is not sent.
     #[inline]
     pub(super) fn route(&mut self, session: &mut Session, slot: Slot, reads: bool) -> Result<Route, Taken> {
-        let Standing::Uses(database, _) = session.standing else {
+        let Standing::Uses(database) = session.standing else {
             return Err(self.hold(session, Hold::Unserved));
         };
         let known = &self.databases[database];
@@ -202,7 +205,7 @@ impl Worker {
 
     /// The owner of a slot: a node of this host or another proxy. For channels, which every proxy serves.
     pub(super) fn owner(&mut self, session: &mut Session, slot: Slot) -> Result<Remote, Taken> {
-        let Standing::Uses(index, _) = session.standing else {
+        let Standing::Uses(index) = session.standing else {
             return Err(self.hold(session, Hold::Unserved));
         };
         let database = &self.databases[index].database;
@@ -219,7 +222,7 @@ impl Worker {
 
     /// The owner of a slot, if there is one.
     pub(super) fn place_of(&self, standing: Standing, slot: Slot) -> Option<Remote> {
-        let Standing::Uses(index, _) = standing else { return None };
+        let Standing::Uses(index) = standing else { return None };
         let database = &self.databases[index].database;
         match database.place(slot) {
             Place::Unowned => None,

@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use crate::gate::Gate;
 use crate::state::Login;
+use capstan_redis_protocol::acl::Rules;
 use capstan_redis_protocol::command::Timeout;
-use capstan_redis_protocol::nmctl::{Import, Rights};
+use capstan_redis_protocol::nmctl::Import;
 use capstan_redis_protocol::resp::{Protocol, RequestParser, Trust, Writer};
 use capstan_redis_protocol::slots::Slot;
 
@@ -44,7 +45,7 @@ pub(super) enum Stall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It uses this database of the worker's table.
-    Uses(usize, Rights),
+    Uses(usize),
     /// It has to authenticate.
     MustAuthenticate,
     /// It has to select a database.
@@ -107,6 +108,8 @@ pub(super) struct Session {
     /// Its permissions, as of the routing table with this number.
     pub(super) standing: Standing,
     pub(super) standing_as_of: u64,
+    /// The rules that its commands must pass; `None` if its user may do everything.
+    pub(super) restrictions: Option<Arc<Rules>>,
     pub(super) name: String,
     pub(super) last_command: &'static str,
     pub(super) reply_mode: ReplyMode,
@@ -184,6 +187,7 @@ impl Session {
             role: Role::Client(None),
             standing: Standing::Nothing,
             standing_as_of: 0,
+            restrictions: None,
             name: String::new(),
             last_command: "NULL",
             reply_mode: ReplyMode::On,

@@ -176,7 +176,7 @@ impl Worker {
         session: &mut Session,
         wrote: &Wrote,
     ) -> Result<Vec<Pass>, Taken> {
-        let Standing::Uses(index, _) = session.standing else { return Ok(Vec::new()) };
+        let Standing::Uses(index) = session.standing else { return Ok(Vec::new()) };
         let database = std::sync::Arc::clone(&self.databases[index].database);
         let unserved = |place: &Place| matches!(place, Place::Own { since, .. } if !self.serving.allows(self.now, *since));
         if database.places().iter().any(unserved) {

@@ -109,6 +109,11 @@ impl Subscriptions {
         }
     }
 
+    /// What the client has subscribed to.
+    pub(super) fn topics(&self) -> impl Iterator<Item = (Topic, &[u8])> {
+        self.topics.keys().map(|(topic, name)| (*topic, &**name))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.topics.is_empty()
     }

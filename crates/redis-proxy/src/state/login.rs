@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use super::routing::Database;
 use capstan_redis_protocol::ClusterName;
-use capstan_redis_protocol::nmctl::{Rights, User};
+use capstan_redis_protocol::nmctl::User;
 
 /// The user of a connection that has not authenticated.
-const DEFAULT: &str = "default";
+pub(super) const DEFAULT: &str = "default";
 
 /// The identity of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +20,6 @@ pub struct Login {
     pub database: ClusterName,
     /// The name of the user, as in `ACL WHOAMI`.
     pub user: String,
-    /// What it may do.
-    pub rights: Rights,
 }
 
 /// What a connection may do before it authenticates.
@@ -60,7 +58,7 @@ pub(super) fn entrance(databases: &[Arc<Database>]) -> Entrance {
         },
     };
     let users = &chosen.settings().users;
-    let open = users.iter().find(|user| user.name == DEFAULT && user.password_sha256.is_empty());
+    let open = users.iter().find(|user| user.name == DEFAULT && user.is_open());
     match open {
         None if !users.is_empty() => Entrance::Authenticate,
         user => Entrance::Open(login(chosen, user)),
@@ -128,9 +126,5 @@ fn by_name(databases: &[Arc<Database>], name: &str, password: &[u8]) -> Option<L
 }
 
 fn login(database: &Database, user: Option<&User>) -> Login {
-    Login {
-        database: database.name().clone(),
-        user: user.map_or(DEFAULT, |user| &user.name).to_owned(),
-        rights: user.map_or(Rights::All, |user| user.commands),
-    }
+    Login { database: database.name().clone(), user: user.map_or(DEFAULT, |user| &user.name).to_owned() }
 }

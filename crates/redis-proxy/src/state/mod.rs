@@ -17,6 +17,6 @@ pub use file::{DamagedState, StateFile};
 pub use lease::{Clock, Lease, Serving};
 pub use login::{Entrance, Login, LoginRefused};
 pub use proxy_state::{Move, ProxyState, Refusal, Verdict};
-pub use routing::{Database, Place, Routing};
+pub use routing::{Database, Permission, Place, Routing};
 pub use tenure::Tenure;
 pub use topology::{Shard, Topology, node_id, shard_id};

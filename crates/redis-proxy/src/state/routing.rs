@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use capstan_control::epoch::Epoch;
 
-use super::login::{Entrance, Login, LoginRefused};
+use super::login::{DEFAULT, Entrance, Login, LoginRefused};
 use super::proxy_state::{Move, ProxyState};
 use super::topology::Topology;
 use crate::gate::Gate;
 use capstan_redis_protocol::ClusterName;
+use capstan_redis_protocol::acl::Rules;
 use capstan_redis_protocol::address::Address;
 use capstan_redis_protocol::nmctl::{Claim, Mode, NodeRole, Settings};
 use capstan_redis_protocol::slots::{SLOTS, Slot, SlotRange};
@@ -46,6 +47,17 @@ pub enum Place {
         /// A node of this host that replicates the slot, for clients that accept reads from replicas.
         replica: Option<Address>,
     },
+}
+
+/// What a user may do in a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// Everything that clients may do.
+    Everything,
+    /// What these rules permit.
+    Restricted(Arc<Rules>),
+    /// Nothing: there is no such user, or no longer.
+    NoUser,
 }
 
 /// One database, as this proxy sees it.
@@ -154,6 +166,16 @@ impl Database {
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// What a user may do. Without users, `default` may do everything.
+    #[must_use]
+    pub fn permission(&self, user: &str) -> Permission {
+        match self.settings.users.iter().find(|known| known.name == user) {
+            Some(known) => known.restrictions().map_or(Permission::Everything, Permission::Restricted),
+            None if self.settings.users.is_empty() && user == DEFAULT => Permission::Everything,
+            None => Permission::NoUser,
+        }
     }
 
     /// Whether commands for slots of other proxies are forwarded.

@@ -61,10 +61,12 @@ impl Worker {
         let stream = Stream::new(socket, self.shared.tls.as_ref().map(|tls| &tls.server));
         let now = self.now;
         let standing = self.standing(&Role::Client(None));
+        let restrictions = self.restrictions(&Role::Client(None));
         let version = self.table_version;
         let key = self.sessions.insert_with(|key| Session::new(key, id, peer, stream, now));
         let Some(session) = self.sessions.get_mut(key) else { return };
         (session.standing, session.standing_as_of) = (standing, version);
+        session.restrictions = restrictions;
         let interest = Interest::READABLE | Interest::WRITABLE;
         if self.poll.registry().register(session.stream.socket(), session_token(key), interest).is_err() {
             self.close(key);

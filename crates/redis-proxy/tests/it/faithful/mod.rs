@@ -1,5 +1,6 @@
 //! Our model of Redis, compared with a real one: protocol errors, the command table, the proxy's own replies.
 
+mod acl;
 mod answers;
 mod commands;
 mod protocol;

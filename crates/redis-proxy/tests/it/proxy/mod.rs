@@ -9,6 +9,7 @@ mod forwarding;
 mod hosts;
 mod replaced;
 mod roster;
+mod rules;
 mod sessions;
 mod shapes;
 mod tls;
