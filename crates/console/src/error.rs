@@ -98,7 +98,8 @@ impl From<BrokerError> for ApiError {
             BrokerError::NoCluster(_)
             | BrokerError::NoHost(_)
             | BrokerError::NoNode { .. }
-            | BrokerError::NoMove { .. } => ApiError::not_found(message),
+            | BrokerError::NoMove { .. }
+            | BrokerError::NoUser { .. } => ApiError::not_found(message),
             BrokerError::ClusterExists(_)
             | BrokerError::StillDeleting(_)
             | BrokerError::StillCreating(_)

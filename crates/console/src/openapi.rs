@@ -330,7 +330,7 @@ fn schemas() -> Value {
     let user = object(&[
         ("name!", text.clone()),
         ("password!", text.clone()),
-        ("commands", one_of(&["all", "read"])),
+        ("commands", json!({ "type": "string", "examples": ["all", "read", "on ~app:* +@read"] })),
     ]);
     let finding = object(&[
         ("code!", text.clone()),

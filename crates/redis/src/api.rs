@@ -3,6 +3,7 @@
 //! Everything comes from the store. For live facts of proxies (memory, keys, offsets), the caller passes in a
 //! way to query them; without one, those fields are empty.
 
+mod users;
 mod wishes;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use capstan_meta::record::Stored;
 use capstan_meta::{Store, clock};
 use serde::Serialize;
 
+pub use users::{UserPage, user, user_delete, user_set, users};
 pub use wishes::{NodeWish, node_wishes};
 
 use crate::address::Address;
@@ -567,7 +569,8 @@ pub async fn connect(store: &Store, name: &ClusterName) -> Result<Connection, Br
         Mode::Single => "",
     };
     // redis-cli sends a user name only with a password, which may be empty.
-    let user = match serving.users.first() {
+    let named = serving.users.iter().find(|user| user.name != broker::DEFAULT_USER).or(serving.users.first());
+    let user = match named.filter(|_| !broker::admits_anyone(&serving.users)) {
         Some(user) => format!(" --user {name}/{} --askpass", user.name),
         None if serving.default => String::new(),
         None => format!(" --user {name} --pass '' --no-auth-warning"),

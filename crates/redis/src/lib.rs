@@ -24,4 +24,4 @@ pub mod shard;
 pub mod spec;
 pub mod status;
 
-pub use capstan_redis_protocol::{Address, ClusterName, Slot, SlotRange, address, nmctl, slots};
+pub use capstan_redis_protocol::{Address, ClusterName, Slot, SlotRange, acl, address, nmctl, slots};

@@ -4,7 +4,9 @@ use capstan_meta::json_records;
 use capstan_meta::record::Extra;
 use serde::{Deserialize, Serialize};
 
-pub use capstan_redis_protocol::nmctl::Acks;
+use capstan_redis_protocol::acl::{InvalidRule, Rules};
+use capstan_redis_protocol::nmctl::PasswordHash;
+pub use capstan_redis_protocol::nmctl::{Acks, Rights as Commands};
 
 /// Most primaries of one cluster: every one has at least a few slots, and every proxy has an entry for each.
 pub const MAX_NODES: u32 = 1000;
@@ -14,6 +16,10 @@ pub const MAX_REPLICAS: u32 = 5;
 pub const MAX_NODES_PER_HOST: usize = 60;
 /// Longest name of a cluster; it is part of every message to every proxy.
 pub const MAX_CLUSTER_NAME: usize = 64;
+/// Longest name of a user.
+pub const MAX_USER_NAME: usize = 64;
+/// Most users of one cluster: with the longest rules they still fit in one message to a proxy.
+pub const MAX_USERS: usize = 100;
 
 /// The specification of a new cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,7 +108,8 @@ pub enum Persistence {
 pub struct User {
     /// The name.
     pub name: String,
-    /// SHA-256 of each password, in hex; empty: no password is needed.
+    /// SHA-256 of each password, in hex; empty: no password is needed. Not used if there are rules: they have
+    /// passwords of their own.
     #[serde(default)]
     pub password_sha256: Vec<String>,
     /// What the user may do.
@@ -110,15 +117,39 @@ pub struct User {
     pub commands: Commands,
 }
 
-/// What a user may do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Commands {
-    /// Everything that clients may do.
-    #[default]
-    All,
-    /// Read-only commands.
-    Read,
+impl User {
+    /// A user with a password, which is hashed here: no record and no log has it.
+    pub fn new(name: &str, password: &str, commands: Commands) -> Result<User, InvalidRule> {
+        let hash = PasswordHash::of(password.as_bytes());
+        let name = name.to_owned();
+        match commands {
+            Commands::All | Commands::Read => {
+                Ok(User { name, password_sha256: vec![hash.to_string()], commands })
+            }
+            Commands::Rules(rules) => {
+                let mut rules = Rules::clone(&rules);
+                rules.apply(&format!("#{hash}"))?;
+                Ok(User { name, password_sha256: Vec::new(), commands: Commands::Rules(rules.into()) })
+            }
+        }
+    }
+
+    /// A user with these rules.
+    #[must_use]
+    pub fn ruled(name: &str, rules: Rules) -> User {
+        User { name: name.to_owned(), password_sha256: Vec::new(), commands: Commands::Rules(rules.into()) }
+    }
+
+    /// Its rules, as Redis would show them.
+    pub fn rules(&self) -> Result<Rules, InvalidRule> {
+        let mut rules = match &self.commands {
+            Commands::Rules(rules) => return Ok(Rules::clone(rules)),
+            Commands::All => "on nopass ~* &* +@all".parse()?,
+            Commands::Read => Rules::clone(&Rules::read_only()),
+        };
+        self.password_sha256.iter().try_for_each(|hash| rules.apply(&format!("#{hash}")))?;
+        Ok(rules)
+    }
 }
 
 /// The configuration of a cluster as it is stored.

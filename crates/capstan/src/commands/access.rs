@@ -215,11 +215,11 @@ pub(crate) async fn run(command: AccessCommand, context: &mut Context) -> Result
 async fn user(command: UserCommand, context: &mut Context) -> Result<Exit> {
     match command {
         UserCommand::Create { new, password_stdin } => {
-            let password = if password_stdin { Some(read_password()?) } else { None };
+            let password = if password_stdin { Some(read_password(EXAMPLE)?) } else { None };
             create(new, IdentityKind::User, password, context).await
         }
         UserCommand::Password { name } => {
-            change(&name, Change::SetPassword(read_password()?), "password set", context).await
+            change(&name, Change::SetPassword(read_password(EXAMPLE)?), "password set", context).await
         }
         UserCommand::Disable { name } => change(&name, Change::SetDisabled(true), "disabled", context).await,
         UserCommand::Enable { name } => change(&name, Change::SetDisabled(false), "enabled", context).await,
@@ -413,10 +413,13 @@ fn grants(texts: &[String]) -> Result<Vec<Grant>> {
     Ok(texts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
 }
 
+/// How a password is set.
+const EXAMPLE: &str = "capstan access user password ann";
+
 /// A password from stdin: never from the command line, which every process of the machine can read.
-pub(crate) fn read_password() -> Result<Secret> {
+pub(crate) fn read_password(example: &str) -> Result<Secret> {
     if io::stdin().is_terminal() {
-        bail!("pipe the password in, such as: capstan access user password ann < password-file");
+        bail!("pipe the password in, such as: {example} < password-file");
     }
     let mut text = String::new();
     let limit = u64::try_from(password::MAX_BYTES + 2)?;

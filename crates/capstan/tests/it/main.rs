@@ -32,3 +32,4 @@ mod topics;
 mod topics_chaos;
 mod topics_load;
 mod up;
+mod users;

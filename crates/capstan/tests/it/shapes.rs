@@ -21,6 +21,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["redis", "hosts", "list"], "hosts"),
     (&["redis", "moves"], "moves"),
     (&["redis", "check"], "findings"),
+    (&["redis", "user", "list", "demo"], "users"),
     (&["topics", "list"], "topics"),
     (&["topics", "show", "/default/hello"], ""),
     (&["brokers", "list"], "brokers"),

@@ -14,7 +14,6 @@ use capstan_redis::api::{self, ClusterLine, ClusterPage, Connection, HostLine, M
 use capstan_redis::broker::{BrokerError, Change, ScalePlan};
 use capstan_redis::check::Fixed;
 use capstan_redis::health;
-use capstan_redis::nmctl::PasswordHash;
 use capstan_redis::slots::SLOTS;
 use capstan_redis::spec::{ClusterSpec, Commands, Mode, Persistence, Serving, User};
 use capstan_redis::status::MoveId;
@@ -188,12 +187,9 @@ pub(crate) async fn create(
     new: Body<NewCluster>,
 ) -> Result<(StatusCode, Json<ClusterPage>), ApiError> {
     let Json(new) = new?;
-    let user = |user: NewUser| User {
-        name: user.name,
-        password_sha256: vec![PasswordHash::of(user.password.as_bytes()).to_string()],
-        commands: user.commands,
-    };
-    let users = new.users.into_iter().map(user).collect();
+    let user = |user: NewUser| User::new(&user.name, &user.password, user.commands);
+    let users = new.users.into_iter().map(user).collect::<Result<_, _>>();
+    let users = users.map_err(|invalid| BrokerError::Invalid(invalid.to_string()))?;
     let serving = Serving {
         mode: new.mode,
         split: new.split,

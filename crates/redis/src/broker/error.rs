@@ -117,6 +117,16 @@ pub enum BrokerError {
         /// The move.
         id: MoveId,
     },
+    /// No such user.
+    #[error(
+        "cluster {cluster} has no user {user}; `capstan redis user list {cluster}` shows those that exist"
+    )]
+    NoUser {
+        /// The cluster.
+        cluster: ClusterName,
+        /// The user.
+        user: String,
+    },
     /// An invalid request.
     #[error("{0}")]
     Invalid(String),
@@ -150,6 +160,7 @@ impl BrokerError {
             | TooFewNodes { .. }
             | NotMovable { .. }
             | NoMove { .. }
+            | NoUser { .. }
             | Invalid(_) => Remedy::Reject,
             StillDeleting(_) | StillCreating(_) | Moving(_) | Contended(_) => Remedy::Retry,
             BadValue(_) => Remedy::Report,

@@ -22,6 +22,7 @@ mod scale;
 mod settle;
 mod tasks;
 mod tree;
+mod users;
 
 pub use accept::{accept_loss, plan_accept_loss, recover};
 pub(crate) use create::plan_create_node;
@@ -49,3 +50,5 @@ pub use settle::{Committed, Next, commit, settle};
 pub use tasks::{bump_hosts, plan_bump};
 pub(crate) use tree::is_bad;
 pub use tree::{ClusterTree, HostTree, PROXY_ADDRESS, Seen, Tree};
+pub(crate) use users::{DEFAULT_USER, admits_anyone};
+pub use users::{UserChange, change_user, delete_user};

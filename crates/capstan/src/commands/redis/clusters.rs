@@ -9,7 +9,6 @@ use capstan_redis::api::{self, ClusterPage, NodeLine, Phase};
 use capstan_redis::broker::{Change, ScalePlan, Shift};
 use capstan_redis::coordinator::Wire;
 use capstan_redis::keys::Coordinators;
-use capstan_redis::nmctl::PasswordHash;
 use capstan_redis::spec::{Acks, ClusterSpec, Commands, Mode, Persistence, Serving, User};
 use capstan_redis::{Address, ClusterName};
 use serde::Serialize;
@@ -102,8 +101,7 @@ fn user(text: &str) -> Result<User, String> {
     if name.is_empty() || password.is_empty() {
         return Err("neither the name nor the password may be empty".to_owned());
     }
-    let hash = PasswordHash::of(password.as_bytes()).to_string();
-    Ok(User { name: name.to_owned(), password_sha256: vec![hash], commands: Commands::All })
+    User::new(name, password, Commands::All).map_err(|invalid| invalid.to_string())
 }
 
 /// The result of a change, as JSON.

@@ -8,6 +8,7 @@ mod map;
 mod moves;
 mod proxy;
 mod shards;
+mod users;
 
 use anyhow::Result;
 use capstan_redis::ClusterName;
@@ -71,6 +72,9 @@ pub(crate) enum RedisCommand {
     AcceptLoss(shards::AcceptLossArgs),
     /// Restore data that a host set aside
     Recover(shards::RecoverArgs),
+    /// Show and change the users of a cluster
+    #[command(subcommand)]
+    User(users::UserCommand),
     /// Print what a client needs
     Connect {
         /// The cluster
@@ -92,6 +96,7 @@ impl RedisCommand {
             RedisCommand::Failover(args) => Some(args.action()),
             RedisCommand::AcceptLoss(args) => Some(args.action()),
             RedisCommand::Recover(args) => Some(args.action()),
+            RedisCommand::User(command) => command.action(),
             RedisCommand::Delete { name, .. } => Some(OperatorAction::new("deleted", cluster(name))),
             RedisCommand::Rebalance { name } => {
                 Some(OperatorAction::new("asked to rebalance", cluster(name)))
@@ -123,6 +128,7 @@ pub(crate) async fn run(command: RedisCommand, context: &mut Context) -> Result<
         RedisCommand::Failover(args) => moves::failover(args, context).await,
         RedisCommand::AcceptLoss(args) => shards::accept_loss(args, context).await,
         RedisCommand::Recover(args) => shards::recover(args, context).await,
+        RedisCommand::User(command) => users::run(command, context).await,
         RedisCommand::Connect { name } => clusters::connect(&name, context).await,
         RedisCommand::Proxy(args) => proxy::run(args, context).await,
     }

@@ -12,4 +12,5 @@ mod repairs;
 mod secrets;
 mod simulation;
 pub mod tap;
+mod users;
 pub mod world;
