@@ -11,7 +11,7 @@ mod clusters;
 mod health;
 mod hosts;
 
-pub use health::findings;
+pub use health::{config_unreadable, findings};
 
 use capstan_meta::{Store, clock};
 use serde::Serialize;

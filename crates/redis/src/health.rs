@@ -35,6 +35,8 @@ pub const REPLICAS_MISSING: Code = Code::new("redis-replicas-missing");
 pub const NODES_MISSING: Code = Code::new("redis-nodes-missing");
 /// Inconsistent metadata.
 pub const UNSOUND: Code = Code::new("redis-metadata-unsound");
+/// The configuration of a cluster cannot be read, so its proxies admit no client.
+pub const CONFIG_UNREADABLE: Code = Code::new("redis-config-unreadable");
 /// Data that is only in the memory of one process.
 pub const MEMORY_ONLY: Code = Code::new("redis-memory-only");
 /// Slots are moving.

@@ -8,7 +8,7 @@ use capstan_meta::record::Key;
 use super::Finding;
 use crate::address::Address;
 use crate::broker::edit::Edit;
-use crate::broker::{ClusterTree, Draft, Tree, plan_cancel, plan_delete};
+use crate::broker::{ClusterTree, Draft, Tree, is_bad, plan_cancel, plan_delete};
 use crate::broker::{cut_owned, join, uncovered};
 use crate::keys::*;
 use crate::slots::SlotRange;
@@ -127,7 +127,8 @@ impl Found<'_> {
             absent.push("replicas");
             repair.then(ReplicasKey { cluster: name() }.put(&0));
         }
-        if cluster.config.is_none() {
+        // One that cannot be read stays: a default would admit every client.
+        if cluster.config.is_none() && !is_bad(self.tree, &ConfigKey { cluster: name() }) {
             absent.push("config");
             let incarnation =
                 cluster.nodes.values().map(|node| node.record.incarnation).max().unwrap_or(known.0);

@@ -3,10 +3,12 @@
 
 use capstan_control::failure::{Quorum, verdicts};
 use capstan_control::findings::{Code, Finding, Severity};
+use capstan_meta::record::Key;
 
 use crate::address::Address;
 use crate::broker::{ClusterTree, Tree};
-use crate::keys::ClusterName;
+use crate::coordinator::settings_of;
+use crate::keys::{ClusterName, ConfigKey};
 use crate::shard::{ShardRecord, Waiting};
 
 /// A shard that is not served.
@@ -15,6 +17,16 @@ pub const SHARD_DOWN: Code = Code::new("redis-shard-down");
 pub const REPLICAS_NOT_IN_SYNC: Code = Code::new("redis-replicas-not-in-sync");
 /// A proxy that a majority of the coordinators cannot reach.
 pub const PROXY_UNREACHABLE: Code = Code::new("redis-proxy-unreachable");
+
+/// Why the configuration of a cluster cannot be used, if it cannot. Its proxies then admit no client.
+#[must_use]
+pub fn config_unreadable(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Option<String> {
+    let path = ConfigKey { cluster: name.clone() }.path();
+    match &cluster.config {
+        None => tree.bad.iter().find(|bad| bad.key == path).map(|bad| bad.reason.clone()),
+        Some(config) => settings_of(&config.record.serving).err().map(|error| error.to_string()),
+    }
+}
 
 /// What coordinators have written down about shards and proxies.
 #[must_use]

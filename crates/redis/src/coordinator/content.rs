@@ -13,7 +13,7 @@ use crate::nmctl::{
 };
 use crate::shard::ShardRecord;
 use crate::slots::{SlotRange, overlap};
-use crate::spec::Acks;
+use crate::spec::{Acks, Serving};
 use crate::status::{NodeRecord, SlotEntry, Tag};
 
 /// How a database is served. An unreadable configuration closes the database: otherwise it would be open to
@@ -23,12 +23,13 @@ fn settings(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Settings 
     match serving {
         None if is_bad(tree, &ConfigKey { cluster: name.clone() }) => Settings::closed(),
         None => Settings::default(),
-        // Both are the same document, for two readers.
-        Some(serving) => {
-            let read = serde_json::to_value(serving).and_then(serde_json::from_value);
-            read.unwrap_or_else(|_| Settings::closed())
-        }
+        Some(serving) => settings_of(serving).unwrap_or_else(|_| Settings::closed()),
     }
+}
+
+/// The settings that proxies get. Both are the same document, for two readers.
+pub(crate) fn settings_of(serving: &Serving) -> serde_json::Result<Settings> {
+    serde_json::to_value(serving).and_then(serde_json::from_value)
 }
 
 /// Whether writes of a cluster are acknowledged only when the replicas in sync have them.

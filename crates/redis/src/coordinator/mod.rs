@@ -37,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use board::{Board, Held, InSyncAt, NodeFact, ProxyFact};
 pub use complete::Completer;
+pub(crate) use content::settings_of;
 pub use content::{Content, Order, awaited_replicas};
 pub use drains::SERVICE;
 pub use heal::{Facts, Sight, dead_nodes, dead_proxies};

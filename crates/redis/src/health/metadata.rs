@@ -2,11 +2,13 @@
 
 use capstan_control::findings::{Finding, Severity};
 use capstan_control::report::{LiveReport, STALE_AFTER};
+use capstan_meta::record::Key;
 
 use super::*;
 use crate::ClusterName;
 use crate::broker::{ClusterTree, Tree, uncovered};
 use crate::check::{self, check};
+use crate::keys::ConfigKey;
 use crate::spec::Persistence;
 use crate::status::NodeRecord;
 
@@ -76,6 +78,7 @@ fn deleting((name, _): (&ClusterName, &ClusterTree)) -> Finding {
 fn of_cluster(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Vec<Finding> {
     let (has, wanted) = (cluster.primaries().count(), cluster.wanted_primaries());
     let mut found = Vec::new();
+    found.extend(config_unreadable(tree, name, cluster));
     found.extend(slots_unowned(name, cluster));
     if has < wanted {
         let cause = format!("it has {has} of {wanted} primaries");
@@ -95,6 +98,14 @@ fn of_cluster(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Vec<Fin
         ));
     }
     found
+}
+
+fn config_unreadable(tree: &Tree, name: &ClusterName, cluster: &ClusterTree) -> Option<Finding> {
+    let reason = check::config_unreadable(tree, name, cluster)?;
+    let cause = format!("its configuration cannot be read, so no client is admitted: {reason}");
+    let key = ConfigKey { cluster: name.clone() }.path();
+    let action = format!("correct the value of {key}; connected clients are refused until then");
+    Some(Finding::new(CONFIG_UNREADABLE, Severity::Critical, object(name), cause, action))
 }
 
 fn slots_unowned(name: &ClusterName, cluster: &ClusterTree) -> Option<Finding> {

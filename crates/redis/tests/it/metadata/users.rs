@@ -1,9 +1,14 @@
-//! Users of a cluster: changes of their rules, and what is pushed to proxies.
+//! Users of a cluster: changes of their rules, what is pushed to proxies, and records that cannot be read.
 
+use bytes::Bytes;
 use capstan_meta::Store;
+use capstan_meta::record::Key;
 use capstan_redis::api;
 use capstan_redis::broker::{self, BrokerError, Change};
+use capstan_redis::check;
 use capstan_redis::coordinator::Content;
+use capstan_redis::health::{CONFIG_UNREADABLE, findings};
+use capstan_redis::keys::ConfigKey;
 use capstan_redis::nmctl::Settings;
 use capstan_redis::spec::{ClusterSpec, Commands, Serving, User};
 
@@ -123,5 +128,34 @@ fn invalid_changes_are_refused() {
         assert!(
             matches!(set(&store, "more", "on").await, Err(BrokerError::Invalid(text)) if text.contains("at most 100"))
         );
+    });
+}
+
+#[test]
+fn rules_that_cannot_be_read_admit_no_client_and_are_not_replaced() {
+    block_on(async {
+        let store = with_cluster(Vec::new()).await;
+        set(&store, "app", "on >pw ~* &* +@all").await.unwrap();
+        complete(&store).await;
+        let path = ConfigKey { cluster: c() }.path();
+        let record = tree(&store).await.clusters[&c()].config.as_ref().unwrap().record.clone();
+        let text = serde_json::to_string(&record).unwrap();
+        for damaged in
+            [text.replace("+@all", "+@nosuch"), text.replace("\"on ", "\"perhaps "), "{".to_owned()]
+        {
+            store.put(capstan_meta::Put::new(path.to_string(), Bytes::from(damaged))).await.unwrap();
+            let users = pushed(&store, 1).await.users;
+            assert!(!users.is_empty() && !users.iter().any(|user| user.accepts(b"pw") || user.is_open()));
+            let found = findings(&tree(&store).await, std::iter::empty(), 1);
+            assert!(found.iter().any(|finding| finding.code == CONFIG_UNREADABLE), "{found:#?}");
+            // Neither a repair nor a change may open the cluster.
+            check::fix(&store).await.unwrap();
+            assert!(set(&store, "app", "on").await.is_err());
+            assert!(!pushed(&store, 1).await.users.is_empty());
+        }
+        store.put(capstan_meta::Put::new(path.to_string(), Bytes::from(text))).await.unwrap();
+        assert!(pushed(&store, 1).await.users[1].accepts(b"pw"));
+        let found = findings(&tree(&store).await, std::iter::empty(), 1);
+        assert!(!found.iter().any(|finding| finding.code == CONFIG_UNREADABLE), "{found:#?}");
     });
 }
