@@ -9,6 +9,7 @@
 
 pub mod api;
 pub mod check;
+pub mod cron;
 pub mod drain;
 pub mod epoch;
 pub mod error;

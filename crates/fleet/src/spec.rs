@@ -1,7 +1,6 @@
 //! What do operators ask for? The target, the orders about a rollout under way, and the rules of a group of hosts.
 
 pub mod amount;
-pub mod cron;
 pub mod policy;
 
 use std::collections::BTreeMap;

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use capstan_control::cron::Cron;
 use capstan_meta::json_records;
 use capstan_meta::record::Extra;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use super::amount::Amount;
-use super::cron::Cron;
 use crate::encoding::{Moment, Span};
 
 /// A rollout with more waves than this is one host after the other, which is what parallelism 1 is for.

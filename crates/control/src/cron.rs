@@ -1,12 +1,13 @@
-//! When is a window open? Lines of five fields as in a crontab: minute, hour, day, month, weekday.
+//! Which minutes does a schedule name? Lines of five fields as in a crontab: minute, hour, day, month, weekday.
 //!
-//! A line names minutes, and the window is open during those: `* 22-23 * * 1-5` is open from ten to midnight on working
+//! A line names minutes. A window is open during those, and a recurring task begins in each of them: `* 22-23 * * 1-5` is open from ten to midnight on working
 //! days. As in crontab, when both the day and the weekday are restricted, either is enough.
 
 use std::fmt;
 use std::str::FromStr;
 
-use jiff::Zoned;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The names that may stand for numbers.
@@ -55,6 +56,13 @@ impl Cron {
         date && has(self.minute, moment.minute())
             && has(self.hour, moment.hour())
             && has(self.month, moment.month())
+    }
+
+    /// Whether the line names the minute of this moment, in seconds since 1970, in UTC.
+    #[must_use]
+    pub fn matches_utc(&self, seconds: u64) -> bool {
+        let moment = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+        moment.is_some_and(|moment| self.matches(&moment.to_zoned(TimeZone::UTC)))
     }
 }
 
@@ -157,6 +165,14 @@ mod tests {
         assert!(open("* * * * 7", "2018-11-04T00:00:00Z[UTC]"), "sunday is also 7");
         assert!(!open("* 22 * * *", "2018-11-05T21:59:59+09:00[Asia/Tokyo]"), "the minute before");
         assert!(!open("* 22 * * *", "2018-11-05T23:00:00+09:00[Asia/Tokyo]"), "the minute behind");
+    }
+
+    #[test]
+    fn a_time_in_seconds_is_one_in_utc() {
+        let line: Cron = "13 22 14 11 *".parse().unwrap();
+        assert!(line.matches_utc(1_700_000_000), "2023-11-14T22:13:20Z");
+        assert!(!line.matches_utc(1_700_000_000 + 60));
+        assert!(!line.matches_utc(u64::MAX));
     }
 
     #[test]
