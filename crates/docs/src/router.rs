@@ -29,6 +29,8 @@ use crate::keys::{
 
 /// How long a request is tried.
 const WITHIN: Duration = Duration::from_secs(15);
+/// How long a connection to another node is kept for the next request: shorter than that node keeps it.
+const IDLE_WITHIN: Duration = Duration::from_secs(10);
 /// The first pause between attempts, and the longest one.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 /// How long a read that takes any copy waits for the primary.
@@ -93,7 +95,8 @@ impl Router {
         tokens: Arc<Tokens>,
         secret: String,
     ) -> Result<Router, DocsError> {
-        let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).timeout(WITHIN).build();
+        let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).timeout(WITHIN);
+        let client = client.pool_idle_timeout(IDLE_WITHIN).build();
         let client = client.map_err(|error| DocsError::Broken(error.to_string()))?;
         Ok(Router { store, view, digits, tokens, client, secret })
     }

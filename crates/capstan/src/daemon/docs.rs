@@ -130,7 +130,7 @@ async fn start_node(
     let prepared = Prepared::open(options, store).await.context("cannot open the document store")?;
     let holder = start_holder(process, store, session, &place.holder, prepared.owner()).await?;
     let node = prepared.start(holder, session).await.context("cannot start the document store")?;
-    let (app, id) = (api::router(node.clone()), node.id().clone());
+    let (served, id) = (node.clone(), node.id().clone());
     tracing::info!(node = %id, http = %address, "serving documents");
     let closing = node.clone();
     process.start_once(LISTENER, &format!("docs {id}"), async move |stop| {
@@ -138,8 +138,8 @@ async fn start_node(
             stop.cancelled_owned().await;
             closing.close_streams();
         };
-        let serving = axum::serve(listener, app).with_graceful_shutdown(stopped);
-        serving.await.context("cannot serve documents")
+        api::serve(listener, served, api::ConnectionLimits::default(), stopped).await;
+        Ok(())
     });
     Ok((node, address))
 }

@@ -41,7 +41,7 @@ const MAX_BODY: usize = 10 * 1024 * 1024;
 const MAX_COMMAND: usize = 16 * 1024 * 1024;
 
 /// Serves a node.
-pub fn router(node: Node) -> HttpRouter {
+pub(super) fn router(node: Node) -> HttpRouter {
     HttpRouter::new()
         .fallback(serve)
         .layer(middleware::from_fn(unread::drop_unread))

@@ -1,6 +1,6 @@
 //! What clients, the command line and operators call.
 //!
-//! - `http.rs`: the routes. `answer.rs`: what an answer looks like. `access.rs`: who may do what.
+//! - `serve.rs`: connections of clients. `http.rs`: the routes. `answer.rs`: what an answer looks like. `access.rs`: who may do what.
 //! - `catalogue.rs`: databases, collections and indexes. `documents.rs`: what is done with documents.
 //! - `unique.rs`: values that only one document may have. `attachments.rs`: files of a document.
 //! - `backup.rs`: saves everything to a directory and puts it back.
@@ -18,6 +18,7 @@ mod documents;
 mod http;
 pub(crate) mod nodes;
 mod unique;
+pub(crate) mod serve;
 
 pub use admin::{KeyMade, KeyScope, Keys};
 pub use backup::{Manifest, back_up, restore};
@@ -25,5 +26,5 @@ pub use catalogue::Catalogue;
 pub use client::{Client, Event};
 pub use demo::create_demo;
 pub(crate) use documents::Documents;
-pub use http::router;
 pub use nodes::{MoveLine, NodeLine, Nodes};
+pub use serve::{ConnectionLimits, serve};

@@ -39,6 +39,8 @@ pub struct Cluster {
     pub queue: Option<String>,
     /// What all nodes count together.
     pub metrics: DocsMetrics,
+    /// The limits of connections to nodes that are started from now on.
+    pub limits: api::ConnectionLimits,
     _steward: OwnedTask,
 }
 
@@ -55,10 +57,12 @@ impl Cluster {
     pub async fn start_with(count: usize, queue: Option<String>) -> Cluster {
         let store = Store::new(Embedded::in_memory(embedded::Options::default()));
         let steward = OwnedTask::spawn(steward(store.clone()));
-        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let client =
+            reqwest::Client::builder().no_proxy().pool_idle_timeout(Duration::from_secs(10)).build().unwrap();
         let dir = TempDir::new("docs").unwrap();
         let (nodes, metrics) = (BTreeMap::new(), DocsMetrics::default());
-        let mut cluster = Cluster { dir, store, nodes, client, queue, metrics, _steward: steward };
+        let limits = api::ConnectionLimits::default();
+        let mut cluster = Cluster { dir, store, nodes, client, queue, metrics, limits, _steward: steward };
         let copies = count.min(3);
         for number in 1..=count {
             cluster.begin(&format!("n{number}"), copies).await;
@@ -98,10 +102,9 @@ impl Cluster {
         let prepared = Prepared::open(options, &self.store).await.unwrap();
         let holder = Holder::start(holder, log, &self.store, &session, prepared.owner()).await.unwrap();
         let node = prepared.start(holder, &session).await.unwrap();
-        let app = api::router(node.clone());
-        let server = OwnedTask::spawn(async move {
-            axum::serve(http, app).await.unwrap();
-        });
+        let served = node.clone();
+        let limits = self.limits;
+        let server = OwnedTask::spawn(api::serve(http, served, limits, std::future::pending()));
         self.nodes.insert(name.to_owned(), Running { node, http: address, session, _server: server });
     }
 

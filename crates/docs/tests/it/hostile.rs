@@ -194,3 +194,35 @@ async fn clients_that_are_stuck_are_refused_and_delay_nobody() {
     }
     assert_eq!(cluster.get("/db/db/c/count").await.1["count"], 20);
 }
+
+/// Sends some bytes and returns what comes until the connection is closed.
+async fn until_closed(address: std::net::SocketAddr, bytes: &str) -> String {
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(bytes.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let closed = tokio::time::timeout(SOON, client.read_to_end(&mut answer)).await;
+    // A reset closes it as well.
+    closed.expect("closed in time").ok();
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_do_not_say_what_they_want_are_let_go() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.limits.head_within = std::time::Duration::from_millis(500);
+    cluster.limits.connections = 8;
+    cluster.end("n1").await;
+    cluster.begin("n1", 1).await;
+    let address = cluster.nodes["n1"].http;
+    let whole = "GET /db/healthz HTTP/1.1\r\nhost: x\r\n\r\n";
+    // Nothing, a letter that may begin several methods, a part of the head, a whole request and nothing after it.
+    for (sent, answered) in
+        [("", ""), ("P", ""), ("GET /db/healthz HTTP/1.1\r\nhost: x\r\n", ""), (whole, "OK")]
+    {
+        assert!(until_closed(address, sent).await.ends_with(answered), "{sent:?}");
+    }
+    // More of them than there may be connections: the others are served as soon as they are let go.
+    let silent: JoinSet<String> = (0..40).map(|_| until_closed(address, "")).collect();
+    assert!(until_closed(address, whole).await.ends_with("OK"));
+    assert_eq!(silent.join_all().await.len(), 40);
+}

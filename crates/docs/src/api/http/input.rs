@@ -7,6 +7,7 @@ use bson::{Bson, Document};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{Call, MAX_BODY};
 use crate::api::documents::FindOptions;
@@ -18,6 +19,10 @@ use crate::router::Concern;
 
 /// How long a client may send nothing in the middle of a body.
 const IDLE: Duration = Duration::from_secs(10);
+/// How long a body may take, whatever its length, ...
+const GRACE: Duration = Duration::from_secs(30);
+/// ... and the bytes per second that it must come with beyond that.
+const SLOWEST: usize = 8 * 1024;
 
 impl Call<'_> {
     /// A filter: an object in brackets, or JSON text.
@@ -102,12 +107,21 @@ pub(super) fn text_of(value: Option<&Bson>) -> Option<String> {
     }
 }
 
-/// Reads a body of at most so many bytes. A client that stops sending is not waited for.
+/// How long a body may have taken of which so many bytes have come.
+fn allowed(received: usize) -> Duration {
+    GRACE + Duration::from_secs((received / SLOWEST) as u64)
+}
+
+/// Reads a body of at most so many bytes. A client that stops sending, or sends a byte now and then, is not waited for.
 pub(super) async fn read_body(body: Body, limit: usize) -> Result<Bytes, DocsError> {
     let too_large = || DocsError::TooLarge(format!("the body was cut off or has more than {limit} bytes"));
     let stalled = |_| DocsError::Stalled(format!("nothing of the body came for {} seconds", IDLE.as_secs()));
-    let (mut chunks, mut read) = (body.into_data_stream(), BytesMut::new());
+    let slow = || DocsError::Stalled(format!("the body came with less than {SLOWEST} bytes per second"));
+    let (mut chunks, mut read, begun) = (body.into_data_stream(), BytesMut::new(), Instant::now());
     while let Some(chunk) = tokio::time::timeout(IDLE, chunks.next()).await.map_err(stalled)? {
+        if begun.elapsed() > allowed(read.len()) {
+            return Err(slow());
+        }
         let chunk = chunk.map_err(|_| too_large())?;
         if read.len() + chunk.len() > limit {
             return Err(too_large());
@@ -144,4 +158,36 @@ pub(super) fn primary_key(options: Option<&Value>) -> Result<Vec<String>, DocsEr
         return Err(DocsError::refused("primaryKey names each field once, and _id only alone"));
     }
     Ok(if key.is_empty() { vec!["_id".to_owned()] } else { key })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    /// Reads a body of pieces that come in so many seconds each.
+    async fn read_slowly(pieces: usize, bytes: usize, seconds: u64) -> (Result<usize, String>, u64) {
+        let begun = Instant::now();
+        let body = stream::unfold(0, move |at| async move {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            (at < pieces).then(|| (Ok::<_, std::io::Error>(vec![b'x'; bytes]), at + 1))
+        });
+        let read = read_body(Body::from_stream(body), MAX_BODY).await;
+        let read = read.map(|read| read.len()).map_err(|error| error.to_string());
+        (read, begun.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_body_is_waited_for_as_long_as_it_comes_on() {
+        // As slow as it may be, for as long as it takes.
+        assert_eq!(read_slowly(100, 8 * SLOWEST, 8).await, (Ok(800 * SLOWEST), 808));
+        assert_eq!(read_slowly(3, 1, 9).await.0, Ok(3));
+        let (read, took) = read_slowly(100, 1, 9).await;
+        assert!(read.unwrap_err().contains("bytes per second"));
+        assert_eq!(took, 36, "the first piece after the grace time");
+        let (read, took) = read_slowly(100, 1 << 20, 11).await;
+        assert!(read.unwrap_err().contains("nothing of the body"));
+        assert_eq!(took, 10);
+    }
 }
