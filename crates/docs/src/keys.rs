@@ -6,8 +6,8 @@
 use capstan_control::keys::HostId;
 use capstan_meta::{keys, names};
 
-use crate::spec::{AccessKey, ClusterSpec, CollectionSpec, DatabaseSpec, User};
-use crate::status::{Dropping, Job, NodeRecord, NodeStatus};
+use crate::spec::{AccessKey, BackupSchedule, ClusterSpec, CollectionSpec, DatabaseSpec, User};
+use crate::status::{BackupRecord, Dropping, Job, NodeRecord, NodeStatus};
 
 names! {
     /// Names a database.
@@ -27,6 +27,9 @@ names! {
 
     /// A token as text.
     pub struct TokenName;
+
+    /// Names a backup, or a schedule of backups.
+    pub struct BackupId;
 }
 
 keys! {
@@ -40,6 +43,26 @@ keys! {
         prefixes: [
             /// Every node that runs.
             pub struct Alive {} at "/docs/alive/",
+        ],
+    }
+
+    /// When backups are made by themselves.
+    pub struct BackupScheduleKey { id: BackupId } at "/docs/backup-schedules/{id}" => BackupSchedule {
+        writer: "operators, through a node; the node that begins a backup of the schedule",
+        lifetime: Durable,
+        prefixes: [
+            /// Every schedule.
+            pub struct BackupSchedules {} at "/docs/backup-schedules/",
+        ],
+    }
+
+    /// A backup that a node keeps.
+    pub struct BackupKey { id: BackupId } at "/docs/backups/{id}" => BackupRecord {
+        writer: "the node that makes it and keeps it; removed with its files when its retention is over",
+        lifetime: Durable,
+        prefixes: [
+            /// Every backup.
+            pub struct Backups {} at "/docs/backups/",
         ],
     }
 

@@ -15,9 +15,11 @@ use capstan_meta::settle::Next;
 use capstan_meta::view::{View, ViewOptions};
 use capstan_meta::{OwnedTask, Store, Txn, clock};
 use capstan_steward::{Holder, Logs, Owner, Policy, WantedLog};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Catalogue;
+use crate::api::archive::follow_schedules;
 use crate::api::nodes::{facts_of, node_key};
 use crate::data::tokens::Tokens;
 use crate::decide::NodeState;
@@ -59,6 +61,8 @@ pub struct NodeOptions {
     pub id: HostId,
     /// Where its log and its engine are.
     pub dir: PathBuf,
+    /// Where the backups are that clients ask it for.
+    pub backups: PathBuf,
     /// Where clients and other nodes reach its API.
     pub http: SocketAddr,
     /// The cluster that the first node creates.
@@ -101,6 +105,11 @@ pub(crate) struct Inner {
     pub(crate) metrics: DocsMetrics,
     /// Cancelled when streams have to end, because the node stops.
     pub(crate) closing: CancellationToken,
+    /// Where the backups are that clients ask for.
+    pub(crate) backups: PathBuf,
+    /// One backup or restore at a time.
+    pub(crate) one_archive: Arc<Semaphore>,
+    pub(crate) archiving: Mutex<Option<OwnedTask>>,
     holder: Holder,
     _tasks: Vec<OwnedTask>,
     /// Tasks that look at the node itself.
@@ -163,6 +172,9 @@ impl Prepared {
             started,
             http: options.http,
             metrics: options.metrics,
+            backups: options.backups,
+            one_archive: Arc::new(Semaphore::new(1)),
+            archiving: Mutex::default(),
             holder,
             _tasks: tasks,
             chores,
@@ -175,6 +187,7 @@ impl Prepared {
             OwnedTask::spawn(follow_self(Arc::downgrade(&node.inner), session.clone())),
             OwnedTask::spawn(sweep(Arc::downgrade(&node.inner))),
             OwnedTask::spawn(weigh(Arc::downgrade(&node.inner))),
+            OwnedTask::spawn(follow_schedules(Arc::downgrade(&node.inner))),
         ];
         node.inner.chores.lock().unwrap_or_else(PoisonError::into_inner).extend(chores);
         Ok(node)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use capstan_control::cron::Cron;
 use capstan_meta::json_records;
 use capstan_meta::record::Extra;
 use serde::{Deserialize, Serialize};
@@ -170,4 +171,80 @@ pub struct User {
     pub extra: Extra,
 }
 
-json_records!(ClusterSpec, DatabaseSpec, CollectionSpec, AccessKey, User);
+/// Which collections are saved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupScope {
+    /// The database; `*` for all of them.
+    #[serde(rename = "dbName")]
+    pub database: String,
+    /// The collection; `*` for all of them.
+    #[serde(rename = "collName")]
+    pub collection: String,
+}
+
+impl Default for BackupScope {
+    fn default() -> BackupScope {
+        BackupScope { database: "*".to_owned(), collection: "*".to_owned() }
+    }
+}
+
+impl BackupScope {
+    /// Whether a collection is saved.
+    #[must_use]
+    pub fn has(&self, database: &str, collection: &str) -> bool {
+        let is = |wanted: &str, name: &str| wanted == "*" || wanted == name;
+        is(&self.database, database) && is(&self.collection, collection)
+    }
+}
+
+/// How long a backup is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Retention {
+    /// A week.
+    #[serde(rename = "1w")]
+    Week,
+    /// 30 days.
+    #[serde(rename = "1m")]
+    Month,
+    /// 90 days.
+    #[serde(rename = "3m")]
+    Quarter,
+    /// 365 days.
+    #[serde(rename = "1y")]
+    Year,
+}
+
+impl Retention {
+    /// Seconds for which a backup is kept.
+    #[must_use]
+    pub fn seconds(self) -> u64 {
+        let days = match self {
+            Retention::Week => 7,
+            Retention::Month => 30,
+            Retention::Quarter => 90,
+            Retention::Year => 365,
+        };
+        days * 24 * 60 * 60
+    }
+}
+
+/// Backups that are made by themselves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupSchedule {
+    /// What is saved.
+    #[serde(flatten)]
+    pub scope: BackupScope,
+    /// The minutes in which a backup begins, in UTC.
+    pub schedule: Cron,
+    /// How long each backup is kept; nothing means for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Retention>,
+    /// When the last one began, in seconds since 1970.
+    #[serde(default)]
+    pub last_run: u64,
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+json_records!(ClusterSpec, DatabaseSpec, CollectionSpec, AccessKey, User, BackupSchedule);

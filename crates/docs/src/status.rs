@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 
+use capstan_control::keys::HostId;
 use capstan_meta::json_records;
 use capstan_meta::record::Extra;
 use serde::{Deserialize, Serialize};
 
 use crate::decide::{JobProgress, NodeState};
+use crate::spec::{BackupScope, Retention};
 
 /// A node, up or down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,4 +93,50 @@ pub struct Job {
     pub extra: Extra,
 }
 
-json_records!(Job, NodeRecord, NodeStatus, Dropping);
+/// What became of a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BackupState {
+    /// It is being made.
+    Started,
+    /// It is complete.
+    #[serde(rename = "OK")]
+    Complete,
+    /// It was not made; its record says why.
+    #[serde(rename = "ERROR")]
+    Failed,
+}
+
+/// A backup in a directory of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackupRecord {
+    /// What was saved.
+    #[serde(flatten)]
+    pub scope: BackupScope,
+    /// The minute in which it was begun, in UTC: `YYYYMMDDTHHMM`.
+    pub date: String,
+    /// When it was begun, in seconds since 1970.
+    pub created_at: u64,
+    /// The node that keeps it.
+    pub node: HostId,
+    /// Its directory on that node.
+    pub location: String,
+    /// Bytes of its files.
+    #[serde(default)]
+    pub size: u64,
+    /// What became of it.
+    pub status: BackupState,
+    /// Why it was not made.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub error: String,
+    /// How long it is kept; nothing means for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Retention>,
+    /// What became of the last restore from it: its collections, or why there are none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub restore: String,
+    /// Fields of newer versions.
+    #[serde(flatten)]
+    pub extra: Extra,
+}
+
+json_records!(Job, NodeRecord, NodeStatus, Dropping, BackupRecord);

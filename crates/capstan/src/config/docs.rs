@@ -20,6 +20,8 @@ pub(crate) struct Docs {
     pub(crate) listen: SocketAddr,
     /// The directory of this host's engine.
     pub(crate) dir: PathBuf,
+    /// The directory of this host's backups.
+    pub(crate) backup_dir: PathBuf,
     pub(crate) copies: usize,
     pub(crate) token_digits: u8,
     pub(crate) cache_bytes: u64,
@@ -41,10 +43,13 @@ impl Reader<'_> {
         if !(1..=MAX_DIGITS).contains(&digits) {
             self.problem("docs.token_digits", &format!("must be between 1 and {MAX_DIGITS}"));
         }
-        let dir = self.text("docs.dir");
+        let place = |text: String, unset: PathBuf| if text.is_empty() { unset } else { PathBuf::from(text) };
+        let dir = place(self.text("docs.dir"), meta_dir.join("docs"));
+        let backup_dir = place(self.text("docs.backup_dir"), dir.join("backups"));
         Some(Docs {
             listen,
-            dir: if dir.is_empty() { meta_dir.join("docs") } else { PathBuf::from(dir) },
+            dir,
+            backup_dir,
             copies: usize::try_from(copies).unwrap_or(1),
             token_digits: u8::try_from(digits).unwrap_or(1),
             cache_bytes: self.count("docs.cache_mib").saturating_mul(MIB),

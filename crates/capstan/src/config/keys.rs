@@ -493,6 +493,13 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     key("docs.dir", Kind::Path, "", "Where this host's documents are kept. Unset: `docs` in `meta.dir`."),
     key(
+        "docs.backup_dir",
+        Kind::Path,
+        "",
+        "Where this host keeps the backups that clients of the HTTP API or a schedule ask for. Unset: `backups` in \
+         `docs.dir`.",
+    ),
+    key(
         "docs.copies",
         Kind::Count,
         "3",

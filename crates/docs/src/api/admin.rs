@@ -98,6 +98,26 @@ impl Keys {
         .await
     }
 
+    /// Deletes the keys of a database that was dropped: one of the same name may be another client's. If there are no
+    /// other keys they stay, since a store without keys is open to everybody.
+    pub(super) async fn delete_of(&self, database: &DatabaseName) -> Result<(), DocsError> {
+        let (own, others): (Vec<_>, Vec<_>) = self
+            .list()
+            .await?
+            .into_iter()
+            .partition(|(_, key)| key.database.as_deref() == Some(database.as_str()));
+        if others.is_empty() {
+            return Ok(());
+        }
+        for (id, _) in own {
+            match self.delete(&id).await {
+                Ok(()) | Err(DocsError::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     pub(super) async fn put_user(&self, name: &str, password: &str, user: User) -> Result<(), DocsError> {
         check_password(password)?;
         let user = User { password: hash_password(password), ..user };

@@ -4,7 +4,7 @@
 //! names the collections with their indexes, and every file with its length and its hash: a directory without a valid
 //! manifest is no backup.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Read, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -16,11 +16,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::client::Client;
 use crate::data::command::Write;
-use crate::data::read_pair;
+use crate::data::{PAIR_HEAD, pair_lengths, read_pair};
 use crate::error::DocsError;
 use crate::id::Token;
 use crate::keys::{ClusterKey, Collections};
-use crate::spec::{CollectionId, CollectionSpec};
+use crate::spec::{BackupScope, CollectionId, CollectionSpec, IndexSpec};
 use crate::storage::layout;
 
 /// The file that makes a directory a backup.
@@ -93,6 +93,17 @@ pub async fn back_up(
     client: &Client,
     store: &Store,
     dir: &Path,
+    progress: impl FnMut(usize, usize),
+) -> Result<Manifest, DocsError> {
+    save(client, store, dir, &BackupScope::default(), progress).await
+}
+
+/// [`back_up`] of some collections.
+pub(super) async fn save(
+    client: &Client,
+    store: &Store,
+    dir: &Path,
+    scope: &BackupScope,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Manifest, DocsError> {
     let none = || DocsError::NotFound("there is no document store yet".to_owned());
@@ -105,21 +116,25 @@ pub async fn back_up(
         collection: key.collection.to_string(),
         spec: found.record.clone(),
     });
-    let collections: Vec<Saved> = collections.collect();
+    let collections: Vec<Saved> =
+        collections.filter(|saved| scope.has(&saved.database, &saved.collection)).collect();
+    let ids: BTreeSet<CollectionId> = collections.iter().map(|saved| saved.spec.id).collect();
     let tokens: Vec<Token> = Token::all(digits).collect();
     let mut saved = Vec::with_capacity(tokens.len());
     for (at, token) in tokens.iter().enumerate() {
         progress(at, tokens.len());
         let path = file_of(dir, &token.to_string());
         let mut file = std::fs::File::create_new(&path).map_err(|error| failed("create", &path, &error))?;
-        let (mut hash, mut bytes) = (Sha256::new(), 0);
+        let (mut hash, mut bytes, mut sieve) = (Sha256::new(), 0, Sieve::new(&ids));
         let position = client
             .dump(*token, |chunk| {
-                hash.update(chunk);
-                bytes += chunk.len() as u64;
-                file.write_all(chunk).map_err(|error| failed("write", &path, &error))
+                let kept = sieve.push(chunk).map_err(|error| failed("write", &path, &error))?;
+                hash.update(&kept);
+                bytes += kept.len() as u64;
+                file.write_all(&kept).map_err(|error| failed("write", &path, &error))
             })
             .await?;
+        sieve.finish(*token)?;
         file.sync_all().map_err(|error| failed("write", &path, &error))?;
         saved.push(SavedToken { token: token.to_string(), position, bytes, sha256: hex(hash) });
     }
@@ -127,6 +142,46 @@ pub async fn back_up(
     let manifest = Manifest { format: FORMAT, created_at, token_digits: digits, collections, tokens: saved };
     write_manifest(dir, &manifest)?;
     Ok(manifest)
+}
+
+/// Keeps the documents and the files of some collections of a stream of pairs, whatever pieces it comes in.
+struct Sieve<'c> {
+    keep: &'c BTreeSet<CollectionId>,
+    /// The beginning of a pair whose end has not come yet.
+    rest: Vec<u8>,
+}
+
+impl<'c> Sieve<'c> {
+    fn new(keep: &'c BTreeSet<CollectionId>) -> Sieve<'c> {
+        Sieve { keep, rest: Vec::new() }
+    }
+
+    fn push(&mut self, chunk: &[u8]) -> std::io::Result<Vec<u8>> {
+        self.rest.extend_from_slice(chunk);
+        let (mut kept, mut at) = (Vec::new(), 0);
+        while let Some(head) = self.rest.get(at..).and_then(|rest| rest.first_chunk::<PAIR_HEAD>()) {
+            let (key, value) = pair_lengths(*head)?;
+            let Some(pair) = self.rest.get(at..at + PAIR_HEAD + key + value) else { break };
+            if pair.get(PAIR_HEAD..PAIR_HEAD + key).is_some_and(|key| self.keeps(key)) {
+                kept.extend_from_slice(pair);
+            }
+            at += pair.len();
+        }
+        self.rest.drain(..at);
+        Ok(kept)
+    }
+
+    /// Index entries and reservations are made again by a restore.
+    fn keeps(&self, key: &[u8]) -> bool {
+        matches!(layout::split(key), Some((b'd' | b'a', id, _)) if self.keep.contains(&id))
+    }
+
+    fn finish(self, token: Token) -> Result<(), DocsError> {
+        match self.rest.is_empty() {
+            true => Ok(()),
+            false => Err(DocsError::Busy(format!("the dump of token {token} was cut off"))),
+        }
+    }
 }
 
 fn write_manifest(dir: &Path, manifest: &Manifest) -> Result<(), DocsError> {
@@ -146,15 +201,57 @@ fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// What of a backup is put back, and as what.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Selection {
+    pub(super) scope: BackupScope,
+    /// Stands behind the name of every collection.
+    pub(super) suffix: String,
+    pub(super) indexes: Indexes,
+}
+
+/// Which indexes are made again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Indexes {
+    #[default]
+    All,
+    /// Without those that delete documents whose time is over.
+    WithoutExpiry,
+    None,
+}
+
+impl Indexes {
+    fn has(self, index: &IndexSpec) -> bool {
+        let expires = index.expires_at || index.expires_after_seconds.is_some();
+        match self {
+            Indexes::All => true,
+            Indexes::WithoutExpiry => !expires,
+            Indexes::None => false,
+        }
+    }
+}
+
 /// Puts a backup back: its databases and collections must not be there. Nothing is changed before every file was
 /// checked. Returns the number of documents.
 pub async fn restore(
     client: &Client,
     dir: &Path,
+    progress: impl FnMut(usize, usize),
+) -> Result<u64, DocsError> {
+    restore_some(client, dir, &Selection::default(), progress).await
+}
+
+/// [`restore`] of some collections, perhaps under other names.
+pub(super) async fn restore_some(
+    client: &Client,
+    dir: &Path,
+    selection: &Selection,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<u64, DocsError> {
-    let manifest = Manifest::read(dir)?;
+    let mut manifest = Manifest::read(dir)?;
     verify(dir, &manifest)?;
+    manifest.collections.retain(|saved| selection.scope.has(&saved.database, &saved.collection));
+    manifest.collections.iter_mut().for_each(|saved| saved.collection.push_str(&selection.suffix));
     let ids = create(client, &manifest).await?;
     let mut documents = 0;
     for (at, saved) in manifest.tokens.iter().enumerate() {
@@ -163,7 +260,7 @@ pub async fn restore(
     }
     // Indexes last: unique ones look at the documents that are there.
     for saved in &manifest.collections {
-        for (field, index) in &saved.spec.indexes {
+        for (field, index) in saved.spec.indexes.iter().filter(|(_, index)| selection.indexes.has(index)) {
             let path = format!("/db/{}/{}/index/{field}", saved.database, saved.collection);
             client.send("POST", &path, &[], Some(&json!({ "options": index.options }))).await?;
         }
@@ -274,4 +371,39 @@ async fn put(
     let body = bson::serialize_to_vec(&write).map_err(|error| DocsError::Broken(error.to_string()))?;
     // tidy: allow, because it is a path of the HTTP API
     client.post_bytes(&format!("/cluster/restore/{database}/{collection}/{token}"), body).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::machine::put_pair;
+
+    #[test]
+    fn a_sieve_keeps_the_same_pairs_whatever_pieces_they_come_in() {
+        let (mine, other) = (CollectionId(1), CollectionId(2));
+        let document = |collection, id: i32| layout::document(collection, &bson::Bson::Int32(id));
+        let (mut stream, mut expected) = (Vec::new(), Vec::new());
+        for id in 0..20 {
+            put_pair(&mut stream, &document(other, id), b"theirs");
+            put_pair(&mut stream, &layout::index(mine, 0), b"");
+            for out in [&mut stream, &mut expected] {
+                put_pair(out, &document(mine, id), format!("mine {id}").as_bytes());
+                put_pair(out, &layout::attachments(mine, &bson::Bson::Int32(id)), b"piece");
+            }
+        }
+        let keep = BTreeSet::from([mine]);
+        for length in [1, 7, 8, 9, 100, stream.len()] {
+            let (mut sieve, mut kept) = (Sieve::new(&keep), Vec::new());
+            for chunk in stream.chunks(length) {
+                kept.extend(sieve.push(chunk).unwrap());
+            }
+            sieve.finish("7".parse().unwrap()).unwrap();
+            assert_eq!(kept, expected, "pieces of {length} bytes");
+        }
+        // A stream that was cut off is no dump, and one with a wrong length is no stream of pairs.
+        let mut sieve = Sieve::new(&keep);
+        sieve.push(stream.get(..stream.len() - 1).unwrap()).unwrap();
+        assert!(sieve.finish("7".parse().unwrap()).is_err());
+        assert!(Sieve::new(&keep).push(&[0xff; 20]).is_err());
+    }
 }

@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use capstan_control::keys::HostId;
 use capstan_meta::Store;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::error::DocsError;
 use crate::id::Token;
-use crate::keys::{Alive, SecretKey};
+use crate::keys::{Alive, AliveKey, SecretKey};
 use crate::router::SECRET_HEADER;
 
 /// How long a request of an operator may take.
@@ -41,6 +42,14 @@ impl Client {
         }
         let http = reqwest::Client::builder().no_proxy().timeout(WITHIN).build();
         Ok(Client { nodes, secret, http: http.map_err(|error| DocsError::Broken(error.to_string()))? })
+    }
+
+    /// A client of one node.
+    pub(super) async fn connect_to(store: &Store, node: &HostId) -> Result<Client, DocsError> {
+        let found = store.read(&AliveKey { node: node.clone() }).await?;
+        let down = || DocsError::Busy(format!("node {node} is down"));
+        let nodes = vec![found.ok_or_else(down)?.record.http];
+        Ok(Client { nodes, ..Client::connect(store).await? })
     }
 
     /// Sends a request to the first node that can be reached. An answer that is not a success is an error.

@@ -14,7 +14,7 @@ use crate::language::{Filter, Projection, Sort, Update, check_names, sort_key, t
 use crate::router::{Concern, Router, unexpected};
 
 /// Documents of one answer if the client names no number; there is a cursor for more.
-const DEFAULT_LIMIT: usize = 10_000;
+pub(super) const DEFAULT_LIMIT: usize = 10_000;
 /// The most documents of one answer, with those that are skipped.
 const MAX_LIMIT: usize = 100_000;
 /// Documents of one insert.

@@ -1,8 +1,10 @@
 //! The routes. They begin with `/db` twice where the path of the API is `/db`, as clients expect.
 
 mod administer;
+mod archive;
 mod bulk;
 mod changes;
+mod cluster;
 mod collection;
 mod input;
 mod kind;
@@ -21,6 +23,7 @@ use bson::Document;
 use serde_json::{Value, json};
 
 use super::access::{Access, access_of};
+use super::admin::Keys;
 use super::answer::{Answer, error_answer, json_answer, text_answer};
 use super::attachments::MAX_FILE;
 use super::catalogue::{Catalogue, Created, collection_name, database_name};
@@ -33,6 +36,7 @@ use crate::language::parse_query;
 use crate::metrics::RequestKind;
 use crate::node::Node;
 use crate::router::{COMMANDS, Envelope, Renewals, SECRET_HEADER};
+use crate::spec::BackupScope;
 use input::{decode_segment, primary_key, read_body, read_json};
 
 /// Bytes of a request's body.
@@ -76,6 +80,11 @@ fn segments(method: &Method, path: &str) -> Result<Vec<String>, DocsError> {
     path.split('/').map(decode_segment).collect()
 }
 
+/// One collection, as backups name it.
+fn scope(database: &DatabaseName, collection: &CollectionName) -> BackupScope {
+    BackupScope { database: database.to_string(), collection: collection.to_string() }
+}
+
 /// One request.
 struct Call<'n> {
     node: &'n Node,
@@ -105,6 +114,8 @@ impl<'n> Call<'n> {
             (&Method::GET, ["healthz"]) => return Ok(text_answer(200, "OK")),
             (&Method::GET, ["version"]) => return Ok(self.version()),
             (&Method::GET, ["openapi.json"]) => return Ok(json_answer(200, &openapi::document())),
+            (&Method::GET, ["swagger.yml"]) => return Ok(openapi::yaml()),
+            (&Method::GET, ["api-docs"]) => return Ok(openapi::page()),
             (&Method::POST, [COMMANDS, token]) => return self.command(token, body).await,
             _ => {}
         }
@@ -113,6 +124,17 @@ impl<'n> Call<'n> {
             ["db", ..] => self.data(&access, rest.get(1..).unwrap_or_default(), body).await,
             ["sp"] => self.access_keys(&access, body).await,
             ["admin", "user", ..] => self.users(&access, rest.get(2..).unwrap_or_default(), body).await,
+            ["backup"] => self.backups(&access, body).await,
+            ["restore"] => self.restore_backup(&access, body).await,
+            ["backup-schedule"] => self.schedules(&access, body).await,
+            ["admin", "config"] if self.method == Method::GET => self.config(&access),
+            ["monitoring"] | ["admin", "monitoring"] if self.method == Method::GET => {
+                self.monitoring(&access).await
+            }
+            ["log"] | ["admin", "log"] if self.method == Method::GET => self.log(&access).await,
+            ["cluster"] if self.method == Method::GET => self.nodes(&access).await,
+            ["cluster", "add"] if self.method == Method::GET => self.add_node(&access).await,
+            ["cluster", "node"] if self.method == Method::POST => self.add_node(&access).await,
             ["cluster", "digest"] => self.digest(&access).await,
             ["cluster", "dump", token] => self.dump(&access, token).await,
             ["cluster", "restore", database, collection, token] => {
@@ -189,9 +211,13 @@ impl<'n> Call<'n> {
                 let database = database_name(database)?;
                 access.admits(&database)?;
                 match rest {
-                    [] => self.database(&database, body).await,
+                    [] => self.database(access, &database, body).await,
                     [collection, rest @ ..] => {
                         let collection = collection_name(collection)?;
+                        if let (&Method::POST, ["backup"]) = (&self.method, rest) {
+                            access.administers()?;
+                            return self.begin_backup(&scope(&database, &collection), None).await;
+                        }
                         self.collection(&database, &collection, rest, body).await
                     }
                 }
@@ -204,7 +230,12 @@ impl<'n> Call<'n> {
         DocsError::NotFound(format!("there is no {} for this path", self.method))
     }
 
-    async fn database(&self, database: &DatabaseName, body: Body) -> Result<Answer, DocsError> {
+    async fn database(
+        &self,
+        access: &Access,
+        database: &DatabaseName,
+        body: Body,
+    ) -> Result<Answer, DocsError> {
         let catalogue = Catalogue(self.node);
         match self.method {
             Method::GET => {
@@ -226,6 +257,11 @@ impl<'n> Call<'n> {
             }
             Method::DELETE => {
                 catalogue.drop_database(database).await?;
+                // A key of the database may create it again, and stays.
+                if access.administers().is_ok() {
+                    Keys::new(self.node.inner.router.store.clone()).delete_of(database).await?;
+                    self.see_own_change().await?;
+                }
                 Ok(json_answer(202, &json!({ "_ok": true })))
             }
             _ => Err(self.no_method()),

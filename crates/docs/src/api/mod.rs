@@ -3,12 +3,13 @@
 //! - `serve.rs`: connections of clients. `http.rs`: the routes. `answer.rs`: what an answer looks like. `access.rs`: who may do what.
 //! - `catalogue.rs`: databases, collections and indexes. `documents.rs`: what is done with documents.
 //! - `unique.rs`: values that only one document may have. `attachments.rs`: files of a document.
-//! - `backup.rs`: saves everything to a directory and puts it back.
+//! - `backup.rs`: saves everything to a directory and puts it back. `archive.rs`: backups that nodes keep.
 //! - `admin.rs`: access keys and users. `nodes.rs`: nodes and moves. `client.rs`: the way of the command line to a node.
 
 mod access;
 mod admin;
 mod answer;
+pub(crate) mod archive;
 mod attachments;
 mod backup;
 mod catalogue;
@@ -17,8 +18,8 @@ mod demo;
 mod documents;
 mod http;
 pub(crate) mod nodes;
-mod unique;
 pub(crate) mod serve;
+mod unique;
 
 pub use admin::{KeyMade, KeyScope, Keys};
 pub use backup::{Manifest, back_up, restore};

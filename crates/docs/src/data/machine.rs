@@ -17,6 +17,8 @@ use crate::storage::{Change, Engine, Pairs, StorageError, layout, layout::Applie
 const INSTALL_BYTES: usize = 1024 * 1024;
 /// The longest key or value that is believed.
 const MAX_PART: usize = 16 * 1024 * 1024;
+/// Bytes of a pair before its key: the two lengths.
+pub(crate) const PAIR_HEAD: usize = 8;
 
 /// The state machine of one token.
 pub(crate) struct Machine {
@@ -155,19 +157,26 @@ pub(crate) fn put_pair(to: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     }
 }
 
+/// The lengths of a pair's key and value, which it begins with.
+pub(crate) fn pair_lengths(head: [u8; PAIR_HEAD]) -> io::Result<(usize, usize)> {
+    let [a, b, c, d, e, f, g, h] = head;
+    let (key, value) = (u32::from_be_bytes([a, b, c, d]) as usize, u32::from_be_bytes([e, f, g, h]) as usize);
+    if key > MAX_PART || value > MAX_PART {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a snapshot cannot be read"));
+    }
+    Ok((key, value))
+}
+
 /// Reads a pair; nothing at the end.
 pub(crate) fn read_pair(from: &mut dyn Read) -> io::Result<Option<(Vec<u8>, Vec<u8>)>> {
     let mut first = [0; 1];
     if from.read(&mut first)? == 0 {
         return Ok(None);
     }
-    let mut head = [0; 7];
-    from.read_exact(&mut head)?;
-    let key = u32::from_be_bytes([first[0], head[0], head[1], head[2]]) as usize;
-    let value = u32::from_be_bytes([head[3], head[4], head[5], head[6]]) as usize;
-    if key > MAX_PART || value > MAX_PART {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a snapshot cannot be read"));
-    }
+    let mut head = [0; PAIR_HEAD];
+    head[0] = first[0];
+    from.read_exact(&mut head[1..])?;
+    let (key, value) = pair_lengths(head)?;
     let (mut key, mut value) = (vec![0; key], vec![0; value]);
     from.read_exact(&mut key)?;
     from.read_exact(&mut value)?;

@@ -20,4 +20,4 @@ mod state;
 pub(crate) mod tokens;
 
 pub(crate) use evaluate::change_of;
-pub(crate) use machine::read_pair;
+pub(crate) use machine::{PAIR_HEAD, pair_lengths, read_pair};

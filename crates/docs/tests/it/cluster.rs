@@ -92,6 +92,7 @@ impl Cluster {
         let cluster = ClusterSpec { copies, min_copies: copies / 2 + 1, ..ClusterSpec::default() };
         let options = NodeOptions {
             id,
+            backups: dir.join("backups"),
             dir,
             http: address,
             cluster,

@@ -13,6 +13,7 @@ mod processes;
 mod queue;
 mod rabbit;
 mod requests;
+mod routes;
 mod sdk;
 mod states;
 mod storage;

@@ -114,7 +114,7 @@ impl Call<'_> {
     }
 
     /// A change of keys or users is answered when this node applies it: a new key opens, a deleted one does not.
-    async fn see_own_change(&self) -> Result<(), DocsError> {
+    pub(super) async fn see_own_change(&self) -> Result<(), DocsError> {
         if self.method != Method::GET {
             self.node.inner.router.refresh().await?;
         }
@@ -200,8 +200,13 @@ impl Call<'_> {
                 keys.put_user(&text("user"), &text("password"), user).await?;
                 Ok(json_answer(200, &json!({ "_ok": true })))
             }
-            (&Method::DELETE, [name]) => {
-                keys.delete_user(name).await?;
+            (&Method::DELETE, [] | [_]) => {
+                let given = text_of(self.query.get("user"));
+                let name = rest.first().map(|name| (*name).to_owned()).or(given).unwrap_or_default();
+                if name.is_empty() {
+                    return Err(DocsError::refused("the name of the user is missing"));
+                }
+                keys.delete_user(&name).await?;
                 Ok(json_answer(200, &json!({ "_ok": true })))
             }
             (&Method::POST, [name, "password"]) => {

@@ -102,7 +102,12 @@ impl Call<'_> {
     }
 
     pub(super) async fn delete(&self, documents: &Documents<'_>) -> Result<Answer, DocsError> {
-        let filter = self.filter("filter")?;
+        // Both names are documented. A filter that is not understood must not mean every document.
+        let filter = match (self.query.get("filter"), self.query.get("query")) {
+            (Some(_), Some(_)) => return Err(DocsError::refused("either filter or query, not both")),
+            (None, Some(_)) => self.filter("query")?,
+            (_, None) => self.filter("filter")?,
+        };
         if self.options()?.one {
             return match documents.delete_one(&filter).await? {
                 Some(id) => {

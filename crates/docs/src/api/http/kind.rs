@@ -11,8 +11,9 @@ pub(super) fn kind_of(method: &Method, path: &[&str]) -> RequestKind {
     match below.unwrap_or(path) {
         [COMMANDS, _] => RequestKind::Peer,
         ["sp" | "admin" | "cluster", ..] => RequestKind::Administration,
+        ["backup" | "restore" | "backup-schedule" | "log" | "monitoring"] => RequestKind::Administration,
         ["db", rest @ ..] => kind_of_data(method, rest),
-        ["healthz" | "version" | "openapi.json"] => RequestKind::Other,
+        ["healthz" | "version" | "openapi.json" | "swagger.yml" | "api-docs"] => RequestKind::Other,
         // A client that leaves the path of the API away.
         rest if below.is_some() => kind_of_data(method, rest),
         _ => RequestKind::Other,
@@ -22,6 +23,7 @@ pub(super) fn kind_of(method: &Method, path: &[&str]) -> RequestKind {
 fn kind_of_data(method: &Method, path: &[&str]) -> RequestKind {
     match (method.as_str(), path) {
         (_, [] | [_] | [_, _, "index" | "collection", ..]) => RequestKind::Catalogue,
+        ("POST", [_, _, "backup"]) => RequestKind::Administration,
         ("GET", [_, _]) | ("GET", [_, _, "explain" | "group", ..]) => RequestKind::Find,
         ("GET", [_, _, "count"]) => RequestKind::Count,
         ("GET", [_, _, "changes"]) => RequestKind::Changes,
@@ -62,6 +64,9 @@ mod tests {
             ("DELETE", "db/db/d/c/0123/attachment/f", RequestKind::Attachment),
             ("POST", "db/sp", RequestKind::Administration),
             ("GET", "db/admin/user", RequestKind::Administration),
+            ("POST", "db/backup", RequestKind::Administration),
+            ("POST", "db/db/d/c/backup", RequestKind::Administration),
+            ("GET", "db/swagger.yml", RequestKind::Other),
             ("POST", "docs-internal/0", RequestKind::Peer),
             ("GET", "db/d/c", RequestKind::Find),
             ("GET", "db/healthz", RequestKind::Other),

@@ -1,6 +1,9 @@
 //! The description of the HTTP API, served at `/db/openapi.json`.
 
+use axum::http::{HeaderValue, header};
 use serde_json::{Map, Value, json};
+
+use crate::api::answer::{Answer, text_answer};
 
 /// Every route: method, path below the base URL, what it does, the status of success, whether it has a JSON body.
 const ROUTES: &[(&str, &str, &str, &str, bool)] = &[
@@ -36,10 +39,41 @@ const ROUTES: &[(&str, &str, &str, &str, bool)] = &[
     ("delete", "/sp", "Delete an access key: id", "200", false),
     ("get", "/admin/user", "List the users", "200", false),
     ("post", "/admin/user", "Add a user: {user, password, email, db, admin}", "200", true),
+    ("delete", "/admin/user", "Delete a user: user", "200", false),
     ("delete", "/admin/user/{user}", "Delete a user", "200", false),
     ("post", "/admin/user/{user}/password", "Change a password: {password}", "200", true),
     ("post", "/admin/user/{user}/autz", "Change the rights of a user: {db, admin}", "200", true),
     ("delete", "/admin/user/{user}/autz", "Take all rights from a user", "200", false),
+    ("get", "/admin/config", "Settings of the cluster and of this node", "200", false),
+    ("get", "/monitoring", "Nodes, moves, and what is wrong", "200", false),
+    ("get", "/log", "What is wrong, the worst first", "200", false),
+    ("get", "/backup", "List the backups", "200", false),
+    ("post", "/backup", "Begin a backup: {dbName, collName, dest, retention}", "200", true),
+    ("post", "/db/{db}/{coll}/backup", "Begin a backup of one collection", "200", false),
+    (
+        "post",
+        "/restore",
+        "Restore a backup under new names: {id, backupDate, source, dbName, collName, restoreIndex, deactivateExpire}",
+        "200",
+        true,
+    ),
+    ("get", "/backup-schedule", "List the schedules of backups", "200", false),
+    (
+        "post",
+        "/backup-schedule",
+        "Add a schedule: {dbName, collName, dest, schedule, retention}",
+        "200",
+        true,
+    ),
+    ("delete", "/backup-schedule", "Delete a schedule: id", "200", false),
+    ("get", "/cluster", "The nodes and their states", "200", false),
+    // tidy: allow, because it is a path of the HTTP API
+    ("get", "/cluster/add", "Have a node take part: podName", "302", false),
+    // tidy: allow, because it is a path of the HTTP API
+    ("post", "/cluster/node", "Have a node take part: pod", "200", false),
+    ("get", "/openapi.json", "This description", "200", false),
+    ("get", "/swagger.yml", "This description as YAML", "200", false),
+    ("get", "/api-docs", "This description as a page", "200", false),
     // tidy: allow, because it is a path of the HTTP API
     ("get", "/cluster/digest", "Documents and digest of every token on this node", "200", false),
 ];
@@ -53,8 +87,42 @@ fn query_of(method: &str, path: &str) -> &'static [&'static str] {
         ("delete", "/db/{db}/{coll}") => &["filter", "options"],
         ("post", "/db/{db}/{coll}/{id}/attachment") => &["label"],
         ("delete", "/sp") => &["id", "db"],
+        ("delete", "/admin/user") => &["user"],
+        ("delete", "/backup-schedule") => &["id"],
+        // tidy: allow, because it is a path of the HTTP API
+        ("get", "/cluster/add") => &["podName"],
+        // tidy: allow, because it is a path of the HTTP API
+        ("post", "/cluster/node") => &["pod"],
         _ => &[],
     }
+}
+
+/// The document as YAML, of which JSON is a part.
+pub(super) fn yaml() -> Answer {
+    typed(serde_json::to_string_pretty(&document()).unwrap_or_default(), "application/yaml")
+}
+
+/// The routes as a page for people.
+pub(super) fn page() -> Answer {
+    let mut rows = String::new();
+    for (method, path, summary, status, _) in ROUTES {
+        let method = method.to_uppercase();
+        rows += &format!(
+            "<tr><td>{method}</td><td><code>{path}</code></td><td>{summary}</td><td>{status}</td></tr>\n"
+        );
+    }
+    let page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Capstan documents</title></head><body>\n\
+         <h1>Capstan documents</h1>\n<p>Paths are below the base URL. For programs: <a href=\"openapi.json\">openapi.json</a>\n\
+         <table>\n<tr><th>Method</th><th>Path</th><th>What it does</th><th>Success</th></tr>\n{rows}</table>\n</body></html>\n"
+    );
+    typed(page, "text/html; charset=utf-8")
+}
+
+fn typed(text: String, kind: &'static str) -> Answer {
+    let mut answer = text_answer(200, &text);
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
 }
 
 /// The document.
@@ -78,7 +146,7 @@ pub(super) fn document() -> Value {
             operation["requestBody"] =
                 json!({ "content": { "application/json": { "schema": { "type": "object" } } } });
         }
-        if matches!(*path, "/healthz" | "/version") {
+        if matches!(*path, "/healthz" | "/version" | "/openapi.json" | "/swagger.yml" | "/api-docs") {
             operation["security"] = json!([]);
         }
         let methods = paths.entry((*path).to_owned()).or_insert_with(|| json!({}));
