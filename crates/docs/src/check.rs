@@ -27,6 +27,9 @@ pub const INDEX_BUILDING: Code = Code::new("docs-index-building");
 /// The disk of a node is nearly full.
 pub const DISK_FILLING: Code = Code::new("docs-disk-filling");
 
+/// A node cannot serve tokens because it has lost what they are made of.
+pub const TOKEN_LOST: Code = Code::new("docs-token-lost");
+
 /// A job that has not got on for so many seconds is stuck.
 const STUCK_AFTER: u64 = 60;
 /// A disk with less than this part of it free is filling.
@@ -85,6 +88,7 @@ impl Facts {
 pub fn findings(facts: &Facts, now: u64) -> Vec<Finding> {
     let mut found: Vec<Finding> = under_replicated(facts).into_iter().collect();
     found.extend(facts.nodes.iter().filter_map(|(node, record, _)| need_sync(node, record)));
+    found.extend(facts.nodes.iter().filter_map(|(node, _, status)| lost(node, status.as_ref()?)));
     found.extend(facts.jobs.iter().filter_map(|job| stuck(job, now)));
     found.extend(unreachable(facts));
     found.extend(building(facts));
@@ -115,6 +119,21 @@ fn need_sync(node: &HostId, record: &NodeRecord) -> Option<Finding> {
         let cause = "it is away, or cannot follow its tokens; it is not asked for what it may not have";
         let action = format!("start it, or retire it for good: capstan docs retire {node}");
         Finding::new(NEED_SYNC, Severity::Degraded, format!("docs node {node}"), cause, action)
+    })
+}
+
+fn lost(node: &HostId, status: &NodeStatus) -> Option<Finding> {
+    let count = status.unusable;
+    (count > 0).then(|| {
+        let cause = format!(
+            "{count} of its tokens cannot be served: docs.dir or the directory of its logs was lost or damaged, and no \
+             other node is complete"
+        );
+        let action = format!(
+            "bring back its disk or another node that holds these tokens (the log of node {node} says why); without any, \
+             restore a backup (capstan docs restore)"
+        );
+        Finding::new(TOKEN_LOST, Severity::Critical, format!("docs node {node}"), cause, action)
     })
 }
 
@@ -186,7 +205,7 @@ mod tests {
         (
             "n1".parse().unwrap(),
             record,
-            Some(NodeStatus { http, building, queue: None, extra: Extra::default() }),
+            Some(NodeStatus { http, building, unusable: 0, queue: None, extra: Extra::default() }),
         )
     }
 
@@ -253,6 +272,12 @@ mod tests {
         status.as_mut().unwrap().queue =
             Some(QueueReport { reachable: true, since: 95, error: String::new() });
         assert_eq!(codes(&facts, 161), expected);
+        let (_, _, status) = &mut facts.nodes[0];
+        status.as_mut().unwrap().unusable = 3;
+        let found = codes(&facts, 161);
+        assert_eq!((found[2].0.as_str(), found[2].1), ("docs-token-lost", Severity::Critical));
+        let (_, _, status) = &mut facts.nodes[0];
+        status.as_mut().unwrap().unusable = 0;
         // A job that got on a minute ago is not stuck; fewer copies than a write needs are critical.
         facts.tokens.push(token(1));
         let found = codes(&facts, 160);

@@ -121,6 +121,13 @@ impl std::fmt::Debug for Node {
         write!(f, "Node({})", self.inner.id)
     }
 }
+impl Inner {
+    /// The node's name among the holders of logs.
+    pub(crate) fn holder_id(&self) -> &HolderId {
+        self.holder.id()
+    }
+}
+
 
 impl Prepared {
     /// Joins the cluster or creates it, and opens the engine.
@@ -154,7 +161,8 @@ impl Prepared {
         let Prepared { options, cluster, secret, tokens, store } = self;
         let view = Arc::new(View::open(store.clone(), ranges(), ViewOptions::default()).await?);
         let queue = tokens.queue().map(Queue::report);
-        let status = NodeStatus { http: options.http, building: 0, queue, extra: Extra::default() };
+        let status =
+            NodeStatus { http: options.http, building: 0, unusable: 0, queue, extra: Extra::default() };
         session.declare(&AliveKey { node: options.id.clone() }, &status);
         let router = Router::new(store.clone(), view, cluster.token_digits, tokens.clone(), secret)?;
         let tasks = vec![
@@ -203,7 +211,7 @@ impl Node {
 
     /// Its name among the holders of logs.
     pub(crate) fn holder_id(&self) -> &HolderId {
-        self.inner.holder.id()
+        self.inner.holder_id()
     }
 
     /// Waits until every token has a primary.

@@ -1,10 +1,11 @@
 //! What a node reports about itself while it runs, and the deletion of documents whose time is over.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Weak;
 use std::time::Duration;
 
 use bson::{Document, doc};
+use capstan_log::keys::LogKeys;
 use capstan_meta::clock;
 use capstan_meta::record::Extra;
 use capstan_meta::session::Session;
@@ -36,7 +37,7 @@ const MILLISECONDS_FROM: i64 = 100_000_000_000;
 /// Reports how many tokens build indexes, and whether the queue is there; with one, sees to it that copies begin with
 /// what travels over it.
 pub(crate) async fn follow_self(inner: Weak<Inner>, session: Session) {
-    let (mut reported, mut prefer_snapshots) = (None, HashSet::new());
+    let (mut reported, mut prefer_snapshots, mut closed) = (None, HashSet::new(), BTreeSet::new());
     loop {
         tokio::time::sleep(LOOK).await;
         let Some(inner) = inner.upgrade() else { return };
@@ -51,12 +52,26 @@ pub(crate) async fn follow_self(inner: Weak<Inner>, session: Session) {
                 }
             }
         }
-        let status = NodeStatus { http: inner.http, building, queue, extra: Extra::default() };
+        let now_closed = closed_tokens(&inner, &tokens);
+        // Opening takes a moment: only a token that was closed at the last look as well is missed.
+        let unusable = now_closed.intersection(&closed).count()
+            + tokens.iter().filter(|(_, copy)| copy.is_ahead()).count();
+        closed = now_closed;
+        let status = NodeStatus { http: inner.http, building, unusable, queue, extra: Extra::default() };
         if reported.as_ref() != Some(&status) {
             session.declare(&AliveKey { node: inner.id.clone() }, &status);
             reported = Some(status);
         }
     }
+}
+
+/// Tokens that the records give to this node and that are not open here.
+fn closed_tokens(inner: &Inner, open: &[(Token, Copy)]) -> BTreeSet<Token> {
+    let snapshot = inner.router.view.snapshot();
+    let is_open = |token: &Token| open.binary_search_by_key(token, |(known, _)| *known).is_ok();
+    let logs = snapshot.list(&LogKeys {});
+    let mine = logs.iter().filter(|(_, found)| found.record.members().any(|one| one == inner.holder_id()));
+    mine.filter_map(|(key, _)| Token::of_log(&key.log)).filter(|token| !is_open(token)).collect()
 }
 
 async fn census(inner: &Inner, tokens: &[(Token, Copy)], building: usize) -> Census {

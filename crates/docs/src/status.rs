@@ -30,12 +30,19 @@ pub struct NodeStatus {
     /// Tokens that it leads and that build an index.
     #[serde(default)]
     pub building: usize,
+    /// Tokens that its records give it and that it cannot open, or whose logs have lost entries.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unusable: usize,
     /// The queue that its copies come over; none: they come directly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueReport>,
     /// Fields of newer versions.
     #[serde(flatten)]
     pub extra: Extra,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// Whether a node reaches the queue that it was given.

@@ -60,6 +60,8 @@ pub(crate) struct Data {
     metrics: DocsMetrics,
     /// What comes now belongs to a move of the token to this node. A copy of which there is nothing yet begins so.
     is_moving: AtomicBool,
+    /// The log has lost entries that were applied here: writes are refused.
+    is_ahead: AtomicBool,
 }
 
 impl Data {
@@ -72,8 +74,8 @@ impl Data {
         let applied = record.as_deref().map(Applied::decode).transpose()?.unwrap_or_default();
         let is_moving = AtomicBool::new(applied.next == 0);
         let applied = watch::Sender::new(applied);
-        let (alone, installing) = (Mutex::new(()), Mutex::new(()));
-        Ok(Data { token, engine, alone, installing, applied, metrics, is_moving })
+        let (alone, installing, is_ahead) = (Mutex::new(()), Mutex::new(()), AtomicBool::new(false));
+        Ok(Data { token, engine, alone, installing, applied, metrics, is_moving, is_ahead })
     }
 
     /// Counts bytes that came with a move of the token.
@@ -307,6 +309,11 @@ impl Copy {
             return Ok(());
         }
         Ok(self.log.truncate_before(FIRST_DATA).await?)
+    }
+
+    /// Whether the log has lost entries that were applied here.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.data.is_ahead.load(Ordering::Relaxed)
     }
 
     /// Notes whether the token is moving to this node.

@@ -91,6 +91,10 @@ impl StateMachine for Machine {
     fn install(&self, _: &LogName, at: Offset, snapshot: &mut dyn Read) -> io::Result<()> {
         let begun = match Ticket::read(snapshot)? {
             Ok(ticket) => return self.install_by_queue(at, &ticket),
+    fn applied(&self, _: &LogName) -> Option<Offset> {
+        Some(Offset(self.data.applied().next))
+    }
+
             Err(begun) => begun,
         };
         self.install_pairs(at, |write| write(&mut io::Cursor::new(begun).chain(snapshot)).map(drop))

@@ -28,6 +28,7 @@ pub struct Running {
     pub http: SocketAddr,
     session: Session,
     _server: OwnedTask,
+    pub holder: Holder,
 }
 
 pub struct Cluster {
@@ -102,11 +103,16 @@ impl Cluster {
         };
         let prepared = Prepared::open(options, &self.store).await.unwrap();
         let holder = Holder::start(holder, log, &self.store, &session, prepared.owner()).await.unwrap();
-        let node = prepared.start(holder, &session).await.unwrap();
+        let node = prepared.start(holder.clone(), &session).await.unwrap();
         let served = node.clone();
         let limits = self.limits;
         let server = OwnedTask::spawn(api::serve(http, served, limits, std::future::pending()));
-        self.nodes.insert(name.to_owned(), Running { node, http: address, session, _server: server });
+        self.nodes.insert(name.to_owned(), Running { node, http: address, session, holder, _server: server });
+    }
+
+    /// A directory of a node.
+    pub fn dir_of(&self, name: &str, part: &str) -> std::path::PathBuf {
+        self.dir.join(name).join(part)
     }
 
     /// Ends a node as a killed process would, except that its lease ends at once.

@@ -8,6 +8,7 @@ mod faults;
 mod features;
 mod hostile;
 mod language;
+mod losses;
 mod metrics;
 mod processes;
 mod queue;

@@ -12,6 +12,14 @@ pub trait StateMachine: Send + Sync + 'static {
     /// the log's entries begin, and the entries before it must be committed.
     fn snapshot(&self, log: &LogName, start: Offset) -> io::Result<Snapshot>;
 
+    /// The first entry that the state lacks, for a state that outlives its process; `None` for any other. A copy whose
+    /// log no longer has that entry is made anew from another holder before it is opened: the state was lost, and the
+    /// copy could neither serve nor send a snapshot.
+    fn applied(&self, log: &LogName) -> Option<Offset> {
+        let _ = log;
+        None
+    }
+
     /// Replaces the state with a snapshot of another holder; durable when it returns. A failed read means that the rest
     /// will not arrive: the state must then stay as it was, or be installed again before it is used.
     fn install(&self, log: &LogName, at: Offset, snapshot: &mut dyn Read) -> io::Result<()>;

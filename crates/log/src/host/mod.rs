@@ -189,7 +189,11 @@ impl Host {
         }
         let found = referee::read(&shared.store, name).await?;
         let disk = shared.copy_of(name, &found.record).await?;
-        let found = if disk.is_incomplete() {
+        let lacks = machine.applied(name).is_some_and(|applied| applied < disk.start());
+        let disk = if lacks { shared.copy_anew(name, &disk).await? } else { disk };
+        let found = if lacks {
+            referee::read(&shared.store, name).await?
+        } else if disk.is_incomplete() {
             shared.leave_in_sync_set(name).await?;
             disk.trust().await?;
             referee::read(&shared.store, name).await?
@@ -353,6 +357,20 @@ impl Shared {
         referee::change(&self.store, name, |config| config.distrust(&self.options.me)).await?;
         tracing::warn!(log = %name, "copy has lost entries, left the in-sync set to catch up");
         Ok(())
+    }
+
+    /// Replaces a copy whose owner has lost what dropped entries had made of its state. The new one is empty and lags:
+    /// another holder sends its state. Refused if no other holder is complete.
+    async fn copy_anew(&self, name: &LogName, copy: &DiskLog) -> Result<DiskLog, LogError> {
+        self.leave_in_sync_set(name).await?;
+        let incarnation = copy.incarnation();
+        copy.remove().await?;
+        tracing::warn!(log = %name, "state of the copy is lost, it begins anew from another holder");
+        let disk = self.disk.create(name, incarnation).await?;
+        if disk.is_incomplete() {
+            disk.trust().await?;
+        }
+        Ok(disk)
     }
 
     fn opened(&self, name: &LogName) -> Option<Log> {

@@ -1,5 +1,7 @@
 //! How does a copy lead? Batches of commands, one after the other, in one epoch.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use capstan_log::{Fate, LogEpoch, LogError, Offset};
 use capstan_meta::clock;
@@ -32,6 +34,9 @@ impl Worker {
     pub(super) async fn lead(&mut self, epoch: LogEpoch, begun: Offset) {
         if self.catch_up(begun).await.is_err() {
             return;
+        }
+        if self.is_ahead().await {
+            return self.refuse_writes().await;
         }
         let mut building = self.unfinished();
         let mut carried = None;
@@ -79,6 +84,37 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Whether this copy has applied entries that its log does not have. New ones would get their offsets, and would be
+    /// acknowledged without being applied.
+    async fn is_ahead(&self) -> bool {
+        let end = self.log.status().await.map(|status| status.end);
+        end.is_ok_and(|end| self.data.applied().next > end.0)
+    }
+
+    /// Refuses every write until this copy stands differently. Reads are answered: what is there can be exported.
+    async fn refuse_writes(&mut self) {
+        tracing::error!(token = %self.data.token, "the log has lost entries that were applied; writes are refused");
+        self.data.is_ahead.store(true, Ordering::Relaxed);
+        let token = self.data.token;
+        loop {
+            tokio::select! {
+                biased;
+                changed = self.standing.changed() => {
+                    if changed.is_err() { self.queue.close(); }
+                    break;
+                }
+                job = self.queue.recv() => match job {
+                    Some(job) => {
+                        let text = format!("the log of token {token} has lost entries; see capstan status");
+                        job.reply.send(Err(DocsError::Broken(text))).ok();
+                    }
+                    None => break,
+                },
+            }
+        }
+        self.data.is_ahead.store(false, Ordering::Relaxed);
     }
 
     /// Applies everything before an offset.
