@@ -19,6 +19,7 @@ pub mod error;
 pub mod facts;
 
 pub mod decide;
+pub mod forecast;
 
 mod commit;
 pub mod controller;
@@ -34,6 +35,7 @@ pub use controller::Steward;
 pub use decide::decide;
 pub use error::StewardError;
 pub use facts::Facts;
-pub use holder::{Holder, HolderOptions, Owner};
+pub use forecast::{Forecast, forecast};
+pub use holder::{Holder, HolderOptions, Joining, Owner};
 pub use spec::{HolderRecord, Policy, WantedLog};
 pub use status::HolderStatus;

@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use capstan_docs::api::{Client, KeyScope, Keys, Nodes, back_up, restore};
+use capstan_docs::api::{Client, KeyScope, Keys, MovePlan, Nodes, back_up, restore};
 use capstan_docs::keys::{AccessId, DatabaseName};
 use capstan_meta::clock;
 use serde_json::{Value, json};
@@ -92,7 +92,11 @@ pub(crate) enum DocsCommand {
         node: String,
     },
     /// Show the tokens that move, with their progress
-    Moves,
+    Moves {
+        /// Show what would move from here on, as grids of nodes and tokens; changes nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Print changes of a collection as JSON lines, as they happen
     Changes {
         /// The database
@@ -199,7 +203,7 @@ impl DocsCommand {
             DocsCommand::Keys(KeysCommand::List) | DocsCommand::Indexes(IndexesCommand::List { .. }) => None,
             DocsCommand::Databases | DocsCommand::Collections { .. } | DocsCommand::Find { .. } => None,
             DocsCommand::Insert { .. } | DocsCommand::Import { .. } | DocsCommand::Export { .. } => None,
-            DocsCommand::Nodes | DocsCommand::Moves | DocsCommand::Changes { .. } => None,
+            DocsCommand::Nodes | DocsCommand::Moves { .. } | DocsCommand::Changes { .. } => None,
             DocsCommand::Backup { .. } => None,
         }
     }
@@ -209,7 +213,8 @@ pub(crate) async fn run(command: DocsCommand, context: &mut Context) -> Result<E
     match command {
         DocsCommand::Keys(command) => keys(command, context).await,
         DocsCommand::Nodes => nodes(context).await,
-        DocsCommand::Moves => moves(context).await,
+        DocsCommand::Moves { dry_run: true } => planned(context).await,
+        DocsCommand::Moves { dry_run: false } => moves(context).await,
         DocsCommand::Add { node } => {
             Nodes::open(context.store().await?).await?.add(&node.parse()?).await?;
             say(format!("node {node} takes part; its tokens are chosen by the steward"));
@@ -304,7 +309,7 @@ async fn documents(command: DocsCommand, context: &mut Context) -> Result<Exit> 
         }
         DocsCommand::Keys(_)
         | DocsCommand::Nodes
-        | DocsCommand::Moves
+        | DocsCommand::Moves { .. }
         | DocsCommand::Add { .. }
         | DocsCommand::Delete { .. }
         | DocsCommand::Retire { .. } => Ok(Exit::Usage),
@@ -426,6 +431,19 @@ async fn nodes(context: &mut Context) -> Result<Exit> {
     }
     if list.is_empty() {
         bail!("no node has ever run; `capstan up` starts three");
+    }
+    Ok(Exit::Done)
+}
+
+async fn planned(context: &mut Context) -> Result<Exit> {
+    let plan = MovePlan::read(&context.store().await?).await?;
+    match context.out.format {
+        Format::Json => context.out.json(&plan.to_json())?,
+        Format::Table => {
+            for line in plan.to_string().lines() {
+                context.out.line(line.trim_end())?;
+            }
+        }
     }
     Ok(Exit::Done)
 }

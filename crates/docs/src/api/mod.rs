@@ -4,7 +4,7 @@
 //! - `catalogue.rs`: databases, collections and indexes. `documents.rs`: what is done with documents.
 //! - `unique.rs`: values that only one document may have. `attachments.rs`: files of a document.
 //! - `backup.rs`: saves everything to a directory and puts it back. `archive.rs`: backups that nodes keep.
-//! - `admin.rs`: access keys and users. `nodes.rs`: nodes and moves. `client.rs`: the way of the command line to a node.
+//! - `admin.rs`: access keys and users. `nodes.rs`: nodes and moves. `plan.rs`: moves in advance. `client.rs`: the way of the command line to a node.
 
 mod access;
 mod admin;
@@ -18,6 +18,7 @@ mod demo;
 mod documents;
 mod http;
 pub(crate) mod nodes;
+mod plan;
 pub(crate) mod serve;
 mod unique;
 
@@ -28,4 +29,5 @@ pub use client::{Client, Event};
 pub use demo::create_demo;
 pub(crate) use documents::Documents;
 pub use nodes::{MoveLine, NodeLine, Nodes};
+pub use plan::MovePlan;
 pub use serve::{ConnectionLimits, serve};
