@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::Catalogue;
 use crate::api::archive::follow_schedules;
 use crate::api::nodes::{facts_of, node_key};
+use crate::data::pace::Pace;
 use crate::data::tokens::Tokens;
 use crate::decide::NodeState;
 use crate::error::DocsError;
@@ -71,6 +73,8 @@ pub struct NodeOptions {
     pub cache_bytes: u64,
     /// The RabbitMQ that new copies of tokens come over, as `amqp://...`; none: they come directly.
     pub queue: Option<String>,
+    /// Bytes per second of all copies of tokens that leave the node together; none: no limit.
+    pub move_bytes_per_second: Option<NonZeroU64>,
     /// What the node counts.
     pub metrics: DocsMetrics,
 }
@@ -116,11 +120,6 @@ pub(crate) struct Inner {
     chores: Mutex<Vec<OwnedTask>>,
 }
 
-impl std::fmt::Debug for Node {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Node({})", self.inner.id)
-    }
-}
 impl Inner {
     /// The node's name among the holders of logs.
     pub(crate) fn holder_id(&self) -> &HolderId {
@@ -128,6 +127,11 @@ impl Inner {
     }
 }
 
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Node({})", self.inner.id)
+    }
+}
 
 impl Prepared {
     /// Joins the cluster or creates it, and opens the engine.
@@ -144,9 +148,11 @@ impl Prepared {
             Ok::<_, DocsError>(DiskEngine::open(&dir, cache)?)
         });
         let engine = engine.await.map_err(|error| DocsError::Broken(error.to_string()))??;
-        let queue = options.queue.as_deref().map(|url| Queue::start(url, options.id.as_str(), &secret));
+        let pace = Arc::new(Pace::new(options.move_bytes_per_second));
+        let queue = options.queue.as_deref();
+        let queue = queue.map(|url| Queue::start(url, options.id.as_str(), &secret, Arc::clone(&pace)));
         options.metrics.begin();
-        let tokens = Arc::new(Tokens::new(Arc::new(engine), queue, options.metrics.clone()));
+        let tokens = Arc::new(Tokens::new(Arc::new(engine), queue, pace, options.metrics.clone()));
         Ok(Prepared { options, cluster, secret, tokens, store: store.clone() })
     }
 

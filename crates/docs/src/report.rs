@@ -45,7 +45,7 @@ pub(crate) async fn follow_self(inner: Weak<Inner>, session: Session) {
         let building = tokens.iter().filter(|(_, copy)| copy.is_leading() && copy.is_building()).count();
         inner.metrics.set(inner.id.as_str(), census(&inner, &tokens, building).await);
         let queue = inner.router.tokens().queue().map(Queue::report);
-        if queue.is_some() {
+        if inner.router.tokens().prefer_snapshots() {
             for (token, copy) in &tokens {
                 if !prefer_snapshots.contains(token) && copy.prefer_snapshots().await {
                     prefer_snapshots.insert(*token);

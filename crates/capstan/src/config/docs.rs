@@ -1,6 +1,7 @@
 //! The settings of the document store.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use capstan_docs::node::is_queue;
@@ -25,6 +26,8 @@ pub(crate) struct Docs {
     pub(crate) copies: usize,
     pub(crate) token_digits: u8,
     pub(crate) cache_bytes: u64,
+    /// Bytes per second of copies that leave this host; none: no limit.
+    pub(crate) move_bytes_per_second: Option<NonZeroU64>,
     /// The RabbitMQ of new copies; none: they travel directly.
     pub(crate) queue: Option<String>,
 }
@@ -53,8 +56,17 @@ impl Reader<'_> {
             copies: usize::try_from(copies).unwrap_or(1),
             token_digits: u8::try_from(digits).unwrap_or(1),
             cache_bytes: self.count("docs.cache_mib").saturating_mul(MIB),
+            move_bytes_per_second: self.docs_pace(),
             queue: self.docs_queue(),
         })
+    }
+
+    fn docs_pace(&mut self) -> Option<NonZeroU64> {
+        let pace = NonZeroU64::new(self.count("docs.move_bytes_per_second"))?;
+        if pace.get() < MIB {
+            self.problem("docs.move_bytes_per_second", &format!("must be 0, or at least {MIB}"));
+        }
+        Some(pace)
     }
 
     /// The text is not repeated in a problem: it has a password.

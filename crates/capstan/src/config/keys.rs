@@ -514,6 +514,13 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     key("docs.cache_mib", Kind::Count, "64", "MiB of documents that a node keeps in memory."),
     key(
+        "docs.move_bytes_per_second",
+        Kind::Count,
+        "0",
+        "Maximum bytes per second of the copies of tokens that leave this host, over all moves, at least 1048576; 0: no \
+         limit. What is written while a copy is made is not counted.",
+    ),
+    key(
         "docs.queue",
         Kind::Secret,
         "",

@@ -129,6 +129,7 @@ async fn start_node(
         cluster,
         cache_bytes: settings.cache_bytes,
         queue: settings.queue.clone(),
+        move_bytes_per_second: settings.move_bytes_per_second,
         metrics: place.metrics,
     };
     let prepared = Prepared::open(options, store).await.context("cannot open the document store")?;

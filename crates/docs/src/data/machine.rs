@@ -10,6 +10,7 @@ use bytes::Bytes;
 use capstan_log::{LogName, Offset, Snapshot, StateMachine};
 
 use super::copy::Data;
+use super::pace::Pace;
 use crate::queue::{Queue, Ticket};
 use crate::storage::{Change, Engine, Pairs, StorageError, layout, layout::Applied};
 
@@ -25,12 +26,14 @@ pub(crate) struct Machine {
     pub(crate) data: Arc<Data>,
     /// What the pairs travel over, if not directly.
     pub(crate) queue: Option<Arc<Queue>>,
+    /// How fast they leave directly.
+    pub(crate) pace: Arc<Pace>,
 }
 
 impl Machine {
     /// One whose snapshots consist of the pairs.
     pub(crate) fn direct(data: Arc<Data>) -> Machine {
-        Machine { data, queue: None }
+        Machine { data, queue: None, pace: Arc::new(Pace::new(None)) }
     }
 
     /// Installs the pairs that `feed` gives to what it is called with, in a generation of their own.
@@ -84,17 +87,17 @@ impl StateMachine for Machine {
         let skip = prefix.len();
         let (from, before) = layout::whole(prefix);
         let pairs = view.range(&from, &before);
-        let content = PairReader { pairs, skip, rest: Bytes::new() };
+        let content = Arc::clone(&self.pace).paced(PairReader { pairs, skip, rest: Bytes::new() });
         Ok(Snapshot { at: Offset(applied.next), content: Box::new(content) })
+    }
+
+    fn applied(&self, _: &LogName) -> Option<Offset> {
+        Some(Offset(self.data.applied().next))
     }
 
     fn install(&self, _: &LogName, at: Offset, snapshot: &mut dyn Read) -> io::Result<()> {
         let begun = match Ticket::read(snapshot)? {
             Ok(ticket) => return self.install_by_queue(at, &ticket),
-    fn applied(&self, _: &LogName) -> Option<Offset> {
-        Some(Offset(self.data.applied().next))
-    }
-
             Err(begun) => begun,
         };
         self.install_pairs(at, |write| write(&mut io::Cursor::new(begun).chain(snapshot)).map(drop))

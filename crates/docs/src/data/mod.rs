@@ -4,7 +4,7 @@
 //! - `evaluate.rs`, `find.rs`: pure over a view of the engine: what a write changes, what a read finds.
 //!   `index.rs`: which entries of an index a filter needs.
 //! - `copy.rs`: one token on this node: it applies the log, and evaluates writes while it leads.
-//! - `machine.rs`: snapshots for copies that need them.
+//! - `machine.rs`: snapshots for copies that need them. `pace.rs`: how fast they leave.
 //! - `tokens.rs`: all tokens of this node.
 
 pub(crate) mod command;
@@ -14,6 +14,7 @@ mod evaluate;
 mod find;
 mod index;
 pub(crate) mod machine;
+pub(crate) mod pace;
 #[cfg(test)]
 mod sim;
 mod state;

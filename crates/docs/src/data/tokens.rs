@@ -8,6 +8,7 @@ use capstan_steward::Owner;
 
 use super::copy::{Copy, Data};
 use super::machine::Machine;
+use super::pace::Pace;
 use crate::error::DocsError;
 use crate::id::Token;
 use crate::metrics::DocsMetrics;
@@ -19,19 +20,32 @@ pub(crate) struct Tokens {
     engine: Arc<dyn Engine>,
     /// What copies come over, if not directly.
     queue: Option<Arc<Queue>>,
+    /// How fast copies leave this node.
+    pace: Arc<Pace>,
     metrics: DocsMetrics,
     data: Mutex<HashMap<Token, Arc<Data>>>,
     open: Mutex<HashMap<Token, Copy>>,
 }
 
 impl Tokens {
-    pub(crate) fn new(engine: Arc<dyn Engine>, queue: Option<Arc<Queue>>, metrics: DocsMetrics) -> Tokens {
-        Tokens { engine, queue, metrics, data: Mutex::default(), open: Mutex::default() }
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        queue: Option<Arc<Queue>>,
+        pace: Arc<Pace>,
+        metrics: DocsMetrics,
+    ) -> Tokens {
+        Tokens { engine, queue, pace, metrics, data: Mutex::default(), open: Mutex::default() }
     }
 
     /// What copies come over, if not directly.
     pub(crate) fn queue(&self) -> Option<&Queue> {
         self.queue.as_deref()
+    }
+
+    /// Whether nodes that have nothing of a token begin with a snapshot of it, whatever its log has: what they get is
+    /// sent over the queue, or counted.
+    pub(crate) fn prefer_snapshots(&self) -> bool {
+        self.queue.is_some() || self.pace.is_limited()
     }
 
     /// A token that is open here.
@@ -102,7 +116,9 @@ impl Owner for Tokens {
     fn snapshots(&self, log: &LogName) -> Arc<dyn StateMachine> {
         let data = Token::of_log(log).map(|token| self.data(token));
         match data {
-            Some(Ok(data)) => Arc::new(Machine { data, queue: self.queue.clone() }),
+            Some(Ok(data)) => {
+                Arc::new(Machine { data, queue: self.queue.clone(), pace: Arc::clone(&self.pace) })
+            }
             Some(Err(error)) => {
                 tracing::error!(%log, %error, "data of a token cannot be opened");
                 Arc::new(NoSnapshots)

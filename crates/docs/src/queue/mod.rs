@@ -9,7 +9,7 @@ pub(crate) mod desk;
 mod message;
 mod rabbit;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,6 +27,7 @@ pub(crate) use message::Ticket;
 use message::{Batch, Message};
 pub(crate) use rabbit::is_url;
 
+use crate::data::pace::Pace;
 use crate::id::Token;
 use crate::status::QueueReport;
 use crate::storage::{StorageError, View};
@@ -144,6 +145,10 @@ struct Shared {
     node: String,
     names: Names,
     desk: Desk,
+    /// How fast batches leave this node.
+    pace: Arc<Pace>,
+    /// Batches that wait for their turn: job and cursor. They are asked for again meanwhile, and sent once.
+    answering: Mutex<HashSet<(String, Vec<u8>)>>,
     post: Arc<dyn Post>,
     patience: Patience,
     waiting: Mutex<HashMap<String, mpsc::Sender<Arrived>>>,
@@ -156,9 +161,9 @@ struct Shared {
 
 impl Queue {
     /// Connects in the background, and for ever again.
-    pub(crate) fn start(url: &str, node: &str, secret: &str) -> Arc<Queue> {
+    pub(crate) fn start(url: &str, node: &str, secret: &str, pace: Arc<Pace>) -> Arc<Queue> {
         let link = Arc::new(rabbit::Link::new());
-        let shared = Arc::new(Shared::new(node, secret, link.clone()));
+        let shared = Arc::new(Shared { pace, ..Shared::new(node, secret, link.clone()) });
         let tasks = vec![
             OwnedTask::spawn(rabbit::run(url.to_owned(), Arc::clone(&shared), Arc::clone(&link))),
             OwnedTask::spawn(tidy(Arc::clone(&shared))),
@@ -235,12 +240,26 @@ impl Drop for Registered<'_> {
     }
 }
 
+/// A request that is being answered, until this is dropped.
+struct Answering<'a> {
+    shared: &'a Shared,
+    asked: (String, Vec<u8>),
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.shared.answering.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.asked);
+    }
+}
+
 impl Shared {
     fn new(node: &str, secret: &str, post: Arc<dyn Post>) -> Shared {
         Shared {
             node: node.to_owned(),
             names: Names::new(secret),
             desk: Desk::default(),
+            pace: Arc::new(Pace::new(None)),
+            answering: Mutex::default(),
             post,
             patience: Patience::default(),
             waiting: Mutex::default(),
@@ -353,12 +372,26 @@ impl Shared {
         }
     }
 
-    /// Answers a request; done when RabbitMQ has the answer.
+    /// Answers a request, unless it is being answered.
     async fn answer(self: &Arc<Shared>, job: String, to: &str, after: Option<bson::Binary>) -> Verdict {
+        let cursor = after.as_ref().map(|key| key.bytes.clone()).unwrap_or_default();
+        let asked = (job.clone(), cursor);
+        if !self.answering.lock().unwrap_or_else(PoisonError::into_inner).insert(asked.clone()) {
+            return Verdict::Done;
+        }
+        let _answering = Answering { shared: self, asked };
+        self.send_batch(job, to, after).await
+    }
+
+    /// Sends a batch; done when RabbitMQ has it.
+    async fn send_batch(self: &Arc<Shared>, job: String, to: &str, after: Option<bson::Binary>) -> Verdict {
         let (shared, id) = (Arc::clone(self), job.clone());
         let cut = move || shared.desk.batch(&id, after.as_ref().map(|key| &key.bytes[..]));
         let answer = match tokio::task::spawn_blocking(cut).await {
-            Ok(Some(Ok(batch))) => Message::DataBatch { job, batch },
+            Ok(Some(Ok(batch))) => {
+                self.pace.wait(batch.pairs().len()).await;
+                Message::DataBatch { job, batch }
+            }
             Ok(None) => Message::Unknown { job },
             Ok(Some(Err(error))) => {
                 tracing::warn!(%error, "a batch cannot be read");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use capstan_docs::metrics::DocsMetrics;
@@ -27,8 +28,8 @@ pub struct Running {
     pub node: Node,
     pub http: SocketAddr,
     session: Session,
-    _server: OwnedTask,
     pub holder: Holder,
+    _server: OwnedTask,
 }
 
 pub struct Cluster {
@@ -38,6 +39,8 @@ pub struct Cluster {
     pub client: reqwest::Client,
     /// The RabbitMQ of nodes that are started from now on.
     pub queue: Option<String>,
+    /// The limit of copies from nodes that are started from now on.
+    pub move_bytes_per_second: Option<NonZeroU64>,
     /// What all nodes count together.
     pub metrics: DocsMetrics,
     /// The limits of connections to nodes that are started from now on.
@@ -63,7 +66,17 @@ impl Cluster {
         let dir = TempDir::new("docs").unwrap();
         let (nodes, metrics) = (BTreeMap::new(), DocsMetrics::default());
         let limits = api::ConnectionLimits::default();
-        let mut cluster = Cluster { dir, store, nodes, client, queue, metrics, limits, _steward: steward };
+        let mut cluster = Cluster {
+            dir,
+            store,
+            nodes,
+            client,
+            queue,
+            move_bytes_per_second: None,
+            metrics,
+            limits,
+            _steward: steward,
+        };
         let copies = count.min(3);
         for number in 1..=count {
             cluster.begin(&format!("n{number}"), copies).await;
@@ -99,6 +112,7 @@ impl Cluster {
             cluster,
             cache_bytes: 8 << 20,
             queue: self.queue.clone(),
+            move_bytes_per_second: self.move_bytes_per_second,
             metrics: self.metrics.clone(),
         };
         let prepared = Prepared::open(options, &self.store).await.unwrap();

@@ -82,3 +82,34 @@ async fn a_fourth_node_takes_over_tokens_while_clients_write() {
     .await;
     assert_eq!(cluster.digests_agree().await, written);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_with_a_limit_begin_with_a_snapshot_and_are_complete() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.end("n1").await;
+    cluster.move_bytes_per_second = std::num::NonZeroU64::new(1 << 20);
+    cluster.begin("n1", 1).await;
+    cluster.collection(None).await;
+    let documents: Vec<_> = (0..500).map(|k| json!({ "k": k, "text": "x".repeat(2_000) })).collect();
+    assert_eq!(cluster.post("/db/db/c", json!({ "doc": documents })).await.0, 202);
+    // A node with a limit lets logs begin behind their first entries, so that copies are counted.
+    capstan_testkit::eventually("every log begins later", crate::cluster::SOON, async || {
+        let mut starts = Vec::new();
+        for log in cluster.nodes["n1"].holder.host().logs() {
+            starts.push(log.status().await.map_err(|error| error.to_string())?.start.0);
+        }
+        if starts.len() == 16 && starts.iter().all(|start| *start > 0) {
+            Ok(())
+        } else {
+            Err(format!("{starts:?}"))
+        }
+    })
+    .await;
+    cluster.begin("n2", 1).await;
+    capstan_testkit::eventually("the second node holds its share", crate::cluster::SOON, async || {
+        let held = cluster.copies_of("n2").await;
+        if held == (8, false) { Ok(()) } else { Err(format!("{held:?}")) }
+    })
+    .await;
+    assert_eq!(cluster.digests_agree().await, 500);
+}

@@ -12,6 +12,7 @@ use super::engine::CrashEngine;
 use crate::data::copy::Data;
 use crate::data::entry;
 use crate::data::machine::{Machine, put_pair, read_pair};
+use crate::data::pace::Pace;
 use crate::data::tokens::Tokens;
 use crate::id::Token;
 use crate::metrics::DocsMetrics;
@@ -63,7 +64,13 @@ fn follow(data: &Data, until: u64) -> Result<(), crate::DocsError> {
 }
 
 fn tidy(engine: &Arc<CrashEngine>, left: &BTreeSet<Token>) -> Result<(), crate::DocsError> {
-    Tokens::new(Arc::clone(engine) as Arc<dyn Engine>, None, DocsMetrics::default()).tidy(1, left)
+    Tokens::new(
+        Arc::clone(engine) as Arc<dyn Engine>,
+        None,
+        Arc::new(Pace::new(None)),
+        DocsMetrics::default(),
+    )
+    .tidy(1, left)
 }
 
 /// Lets `act` be cut off at each of its steps, and checks what every crash then leaves. Returns the number of steps.

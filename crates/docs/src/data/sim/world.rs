@@ -27,6 +27,7 @@ use crate::data::copy::Data;
 use crate::data::entry;
 use crate::data::evaluate::{evaluate, is_wide};
 use crate::data::machine::{Machine, put_pair, read_pair};
+use crate::data::pace::Pace;
 use crate::data::state::Draft;
 use crate::data::tokens::Tokens;
 use crate::decide::{JobProgress, JobState, NodeFacts, NodeState, Seen as Sight, events};
@@ -92,7 +93,12 @@ impl Node {
 }
 
 fn open(engine: &Arc<CrashEngine>) -> Tokens {
-    Tokens::new(Arc::clone(engine) as Arc<dyn Engine>, None, DocsMetrics::default())
+    Tokens::new(
+        Arc::clone(engine) as Arc<dyn Engine>,
+        None,
+        Arc::new(Pace::new(None)),
+        DocsMetrics::default(),
+    )
 }
 
 pub(super) struct World {
