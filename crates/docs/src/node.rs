@@ -15,7 +15,7 @@ use capstan_meta::session::Session;
 use capstan_meta::settle::Next;
 use capstan_meta::view::{View, ViewOptions};
 use capstan_meta::{OwnedTask, Store, Txn, clock};
-use capstan_steward::{Holder, Logs, Owner, Policy, WantedLog};
+use capstan_steward::{Holder, Joining, Logs, Owner, Policy, WantedLog};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -84,6 +84,7 @@ pub struct Prepared {
     options: NodeOptions,
     cluster: ClusterSpec,
     secret: String,
+    joining: Joining,
     tokens: Arc<Tokens>,
     store: Store,
 }
@@ -138,6 +139,10 @@ impl Prepared {
     pub async fn open(options: NodeOptions, store: &Store) -> Result<Prepared, DocsError> {
         let cluster = create_once(store, &ClusterKey {}, &options.cluster).await?;
         let secret = create_once(store, &SecretKey {}, &random_secret()).await?;
+        // The first nodes are there before the tokens, and take part whatever the setting is.
+        let has_tokens =
+            store.list(&LogKeys {}).await?.iter().any(|(key, _)| Token::of_log(&key.log).is_some());
+        let joining = if cluster.auto_add || !has_tokens { Joining::AtOnce } else { Joining::WhenAdded };
         let since = clock::since_epoch().as_secs();
         let record = NodeRecord { state: NodeState::New, since, extra: Extra::default() };
         create_once(store, &NodeKey { node: options.id.clone() }, &record).await?;
@@ -153,7 +158,13 @@ impl Prepared {
         let queue = queue.map(|url| Queue::start(url, options.id.as_str(), &secret, Arc::clone(&pace)));
         options.metrics.begin();
         let tokens = Arc::new(Tokens::new(Arc::new(engine), queue, pace, options.metrics.clone()));
-        Ok(Prepared { options, cluster, secret, tokens, store: store.clone() })
+        Ok(Prepared { options, cluster, secret, joining, tokens, store: store.clone() })
+    }
+
+    /// How the node's holder takes part if it is new.
+    #[must_use]
+    pub fn joining(&self) -> Joining {
+        self.joining
     }
 
     /// What the node's holder tells about its logs.
@@ -164,7 +175,7 @@ impl Prepared {
 
     /// Begins to serve: the holder keeps the node's copies.
     pub async fn start(self, holder: Holder, session: &Session) -> Result<Node, DocsError> {
-        let Prepared { options, cluster, secret, tokens, store } = self;
+        let Prepared { options, cluster, secret, joining: _, tokens, store } = self;
         let view = Arc::new(View::open(store.clone(), ranges(), ViewOptions::default()).await?);
         let queue = tokens.queue().map(Queue::report);
         let status =

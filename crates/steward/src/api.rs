@@ -226,7 +226,7 @@ impl Logs {
         self.set_retiring(holder, true).await
     }
 
-    /// Cancels a retirement; copies that have not moved stay.
+    /// Has a holder take part that waited for it, or cancels its retirement; copies that have not moved stay.
     pub async fn keep(&self, holder: &HolderId) -> Result<(), StewardError> {
         self.set_retiring(holder, false).await
     }
@@ -237,9 +237,9 @@ impl Logs {
         let read = || async { Ok::<_, StewardError>(self.store.read(&key).await?) };
         settle(&self.store, &what, read, |seen, _| match seen {
             None => Err(StewardError::NoSuchHolder(holder.clone())),
-            Some(seen) if seen.record.retiring == retiring => Ok(Next::Done(())),
+            Some(seen) if seen.record.retiring == retiring && !seen.record.waiting => Ok(Next::Done(())),
             Some(seen) => {
-                let next = HolderRecord { retiring, ..seen.record.clone() };
+                let next = HolderRecord { retiring, waiting: false, ..seen.record.clone() };
                 Ok(Next::Last(Txn::new().when(key.unchanged(seen)).then(key.replace(seen, &next)), ()))
             }
         })

@@ -154,10 +154,16 @@ impl HolderFact {
         self.status.is_some()
     }
 
-    /// Whether it is being retired.
+    /// Whether it is to have no copies: it is being retired, or was not added yet.
     #[must_use]
     pub fn is_retiring(&self) -> bool {
-        self.record.as_ref().is_some_and(|seen| seen.record.retiring)
+        self.record.as_ref().is_some_and(|seen| seen.record.retiring || seen.record.waiting)
+    }
+
+    /// Whether it was not added yet.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.record.as_ref().is_some_and(|seen| seen.record.waiting)
     }
 
     /// Since when it is down.

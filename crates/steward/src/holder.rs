@@ -56,6 +56,16 @@ pub struct NoOwner;
 
 impl Owner for NoOwner {}
 
+/// How does a holder that appears for the first time take part?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Joining {
+    /// By itself: it may get copies at once.
+    #[default]
+    AtOnce,
+    /// When an operator adds it ([`Logs::keep`](crate::Logs::keep)).
+    WhenAdded,
+}
+
 /// Options of a holder.
 #[derive(Clone, Debug)]
 pub struct HolderOptions {
@@ -65,6 +75,8 @@ pub struct HolderOptions {
     pub service: ServiceName,
     /// Its failure domain; by default its host.
     pub domain: Option<String>,
+    /// How it takes part if it has no record yet.
+    pub joining: Joining,
     /// Its directory.
     pub dir: PathBuf,
     /// The address for other holders, if it differs from the listening one.
@@ -83,6 +95,7 @@ impl HolderOptions {
             host,
             service,
             domain: None,
+            joining: Joining::default(),
             dir,
             advertise: None,
             log: HostOptions::new(id),
@@ -143,13 +156,14 @@ impl Holder {
         session: &Session,
         owner: Arc<dyn Owner>,
     ) -> Result<Holder, StewardError> {
-        let HolderOptions { host, service, domain, dir, advertise, log, disk: _ } = options;
+        let HolderOptions { host, service, domain, joining, dir, advertise, log, disk: _ } = options;
         let id = log.me.clone();
         let address = match advertise {
             Some(address) => address,
             None => listener.local_addr().map_err(|error| StewardError::Io(error.to_string()))?,
         };
-        introduce(store, &id, HolderRecord { domain, ..HolderRecord::new(host, service) }).await?;
+        let waiting = joining == Joining::WhenAdded;
+        introduce(store, &id, HolderRecord { domain, waiting, ..HolderRecord::new(host, service) }).await?;
         let view = View::open(store.clone(), follow::ranges(), ViewOptions::default()).await?;
         let (view, book) = (Arc::new(view), AddressBook::default());
         follow::fill(&book, &view.snapshot());
@@ -207,7 +221,7 @@ impl Holder {
     }
 }
 
-/// Writes the holder's record, or corrects it. Does not change whether it is retiring.
+/// Writes the holder's record, or corrects it. Does not change whether it is retiring or waits to be added.
 async fn introduce(store: &Store, id: &HolderId, record: HolderRecord) -> Result<(), StewardError> {
     let key = HolderKey { holder: id.clone() };
     let what = format!("holder {id}");

@@ -65,6 +65,9 @@ pub struct HolderRecord {
     /// Whether its copies are being moved elsewhere, permanently.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retiring: bool,
+    /// Whether it has not been added yet: it appeared by itself, and gets no copies until an operator adds it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waiting: bool,
     /// Since when it is down, in seconds since 1970, as observed by the steward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down_since: Option<u64>,
@@ -82,6 +85,7 @@ impl HolderRecord {
             service,
             domain: None,
             retiring: false,
+            waiting: false,
             down_since: None,
             extra: Extra::default(),
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use capstan_docs::node::is_queue;
 
-use super::Reader;
+use super::{Reader, Value};
 
 /// The maximum number of copies of a token.
 const MAX_COPIES: u64 = 5;
@@ -25,6 +25,8 @@ pub(crate) struct Docs {
     pub(crate) backup_dir: PathBuf,
     pub(crate) copies: usize,
     pub(crate) token_digits: u8,
+    /// Whether new nodes take part by themselves.
+    pub(crate) auto_add: bool,
     pub(crate) cache_bytes: u64,
     /// Bytes per second of copies that leave this host; none: no limit.
     pub(crate) move_bytes_per_second: Option<NonZeroU64>,
@@ -55,6 +57,7 @@ impl Reader<'_> {
             backup_dir,
             copies: usize::try_from(copies).unwrap_or(1),
             token_digits: u8::try_from(digits).unwrap_or(1),
+            auto_add: self.value("docs.auto_add") == Some(Value::Flag(true)),
             cache_bytes: self.count("docs.cache_mib").saturating_mul(MIB),
             move_bytes_per_second: self.docs_pace(),
             queue: self.docs_queue(),

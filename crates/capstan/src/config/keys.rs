@@ -512,6 +512,13 @@ pub(crate) const KEYS: &[Key] = &[
         "1",
         "Hex digits of a token's name, 1 to 4: there are 16 to the power of it. Read by the first node of a cluster.",
     ),
+    key(
+        "docs.auto_add",
+        Kind::Flag,
+        "true",
+        "Whether a node that appears in a cluster with tokens gets its share of them by itself; otherwise it waits for \
+         `capstan docs add`. Read by the first node of a cluster.",
+    ),
     key("docs.cache_mib", Kind::Count, "64", "MiB of documents that a node keeps in memory."),
     key(
         "docs.move_bytes_per_second",

@@ -119,6 +119,7 @@ async fn start_node(
         token_digits: settings.token_digits,
         copies: place.copies,
         min_copies: place.min_copies,
+        auto_add: settings.auto_add,
         ..ClusterSpec::default()
     };
     let options = NodeOptions {
@@ -133,7 +134,8 @@ async fn start_node(
         metrics: place.metrics,
     };
     let prepared = Prepared::open(options, store).await.context("cannot open the document store")?;
-    let holder = start_holder(process, store, session, &place.holder, prepared.owner()).await?;
+    let holder_place = HolderPlace { joining: prepared.joining(), ..place.holder };
+    let holder = start_holder(process, store, session, &holder_place, prepared.owner()).await?;
     let node = prepared.start(holder, session).await.context("cannot start the document store")?;
     let (served, id) = (node.clone(), node.id().clone());
     tracing::info!(node = %id, http = %address, "serving documents");

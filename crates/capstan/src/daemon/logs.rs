@@ -19,7 +19,7 @@ use capstan_meta::backoff::Backoff;
 use capstan_meta::session::Session;
 use capstan_meta::{Remedy, Store};
 use capstan_steward::spec::Policy;
-use capstan_steward::{Holder, HolderOptions, Owner, Steward, StewardError, controller, holder};
+use capstan_steward::{Holder, HolderOptions, Joining, Owner, Steward, StewardError, controller, holder};
 use tokio::time::Instant;
 
 use super::listen::bind;
@@ -77,6 +77,7 @@ pub(crate) struct HolderPlace {
     pub(crate) advertise: Option<SocketAddr>,
     pub(crate) tls: Option<HolderTls>,
     pub(crate) disk: disk::Options,
+    pub(crate) joining: Joining,
 }
 
 impl HolderPlace {
@@ -124,14 +125,14 @@ impl HolderPlace {
         let (listen, advertise) = (count(settings.listen)?, settings.advertise.map(count).transpose()?);
         let (service, dir) = (service.parse()?, dir.join(service));
         let (tls, disk) = (settings.tls.clone(), disk::Options::default());
-        Ok(HolderPlace { host, service, dir, listen, advertise, tls, disk })
+        Ok(HolderPlace { host, service, dir, listen, advertise, tls, disk, joining: Joining::default() })
     }
 
     fn options(&self) -> Result<HolderOptions> {
         let id = holder::id_of(&self.host, &self.service)?;
         let mut options =
             HolderOptions::new(id, self.host.clone(), self.service.clone(), std::path::absolute(&self.dir)?);
-        (options.disk, options.advertise) = (self.disk, self.advertise);
+        (options.disk, options.advertise, options.joining) = (self.disk, self.advertise, self.joining);
         if let Some(files) = &self.tls {
             let tls =
                 mutual(files).context("cannot use the certificate, the key or the authority of holders");

@@ -39,6 +39,8 @@ pub struct Cluster {
     pub client: reqwest::Client,
     /// The RabbitMQ of nodes that are started from now on.
     pub queue: Option<String>,
+    /// Whether nodes take part by themselves; the first node decides.
+    pub auto_add: bool,
     /// The limit of copies from nodes that are started from now on.
     pub move_bytes_per_second: Option<NonZeroU64>,
     /// What all nodes count together.
@@ -54,11 +56,16 @@ fn policy() -> Policy {
 
 impl Cluster {
     pub async fn start(count: usize) -> Cluster {
-        Cluster::start_with(count, None).await
+        Cluster::start_with(count, None, true).await
+    }
+
+    /// One to which nodes have to be added.
+    pub async fn start_closed(count: usize) -> Cluster {
+        Cluster::start_with(count, None, false).await
     }
 
     /// One whose copies come over a RabbitMQ.
-    pub async fn start_with(count: usize, queue: Option<String>) -> Cluster {
+    pub async fn start_with(count: usize, queue: Option<String>, auto_add: bool) -> Cluster {
         let store = Store::new(Embedded::in_memory(embedded::Options::default()));
         let steward = OwnedTask::spawn(steward(store.clone()));
         let client =
@@ -73,6 +80,7 @@ impl Cluster {
             client,
             queue,
             move_bytes_per_second: None,
+            auto_add,
             metrics,
             limits,
             _steward: steward,
@@ -103,7 +111,8 @@ impl Cluster {
             checkpoint_bytes: 1 << 20,
         };
         let address = http.local_addr().unwrap();
-        let cluster = ClusterSpec { copies, min_copies: copies / 2 + 1, ..ClusterSpec::default() };
+        let (min_copies, auto_add) = (copies / 2 + 1, self.auto_add);
+        let cluster = ClusterSpec { copies, min_copies, auto_add, ..ClusterSpec::default() };
         let options = NodeOptions {
             id,
             backups: dir.join("backups"),
@@ -116,6 +125,7 @@ impl Cluster {
             metrics: self.metrics.clone(),
         };
         let prepared = Prepared::open(options, &self.store).await.unwrap();
+        holder.joining = prepared.joining();
         let holder = Holder::start(holder, log, &self.store, &session, prepared.owner()).await.unwrap();
         let node = prepared.start(holder.clone(), &session).await.unwrap();
         let served = node.clone();

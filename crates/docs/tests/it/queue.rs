@@ -66,7 +66,7 @@ async fn a_move_over_rabbitmq_waits_for_it_and_outlives_its_death() {
     }
     let begun = std::time::Instant::now();
     let mut rabbit = Rabbit::prepare().await;
-    let mut cluster = Cluster::start_with(3, Some(rabbit.url())).await;
+    let mut cluster = Cluster::start_with(3, Some(rabbit.url()), true).await;
     cluster.collection(Some("k")).await;
     // Without RabbitMQ everything goes on but copies to a node that has none.
     insert(&cluster, 0, DOCUMENTS, LENGTH).await;

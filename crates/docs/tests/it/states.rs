@@ -2,7 +2,9 @@
 
 use capstan_docs::api::Nodes;
 use capstan_docs::decide::{NodeState, diagram};
-use capstan_steward::keys::Holders;
+use capstan_steward::facts::Records;
+use capstan_steward::keys::{HolderKey, Holders};
+use capstan_steward::{Policy, forecast};
 use capstan_testkit::eventually;
 use serde_json::json;
 
@@ -98,4 +100,36 @@ async fn a_node_that_never_comes_back_is_deleted_when_its_copies_are_elsewhere()
     })
     .await;
     assert_eq!(cluster.digests_agree().await, 40);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_auto_add_a_new_node_waits_to_be_added() {
+    let mut cluster = Cluster::start_closed(3).await;
+    cluster.collection(Some("k")).await;
+    let documents: Vec<_> = (0..100).map(|k| json!({ "k": k })).collect();
+    assert_eq!(cluster.post("/db/db/c", json!({ "doc": documents })).await.0, 202);
+    let nodes = Nodes::open(cluster.store.clone()).await.unwrap();
+    for name in ["n1", "n2", "n3"] {
+        becomes(&nodes, name, NodeState::Ok).await;
+    }
+    cluster.begin("n4", 3).await;
+    becomes(&nodes, "n4", NodeState::New).await;
+    let holder = HolderKey { holder: "docs.n4".parse().unwrap() };
+    assert!(cluster.store.read(&holder).await.unwrap().unwrap().record.waiting);
+    // It serves clients, and still waits when it comes back.
+    assert_eq!(cluster.send("GET", 3, "/db/db/c/count", None).await.1["count"], 100);
+    cluster.end("n4").await;
+    cluster.begin("n4", 3).await;
+    let records = Records::read(&cluster.store).await.unwrap();
+    assert!(forecast(records, &Policy::default(), 0).steps.is_empty(), "nothing would move to it");
+    assert_eq!(nodes.list().iter().map(|line| line.copies).collect::<Vec<_>>(), [16, 16, 16, 0]);
+    // tidy: allow, because it is a path of the HTTP API
+    assert_eq!(cluster.send("POST", 0, "/cluster/node?pod=n4", None).await.0, 200);
+    becomes(&nodes, "n4", NodeState::Ok).await;
+    eventually("it has its share", SOON, async || {
+        let copies: Vec<usize> = nodes.list().iter().map(|line| line.copies).collect();
+        if copies == [12, 12, 12, 12] { Ok(()) } else { Err(format!("{copies:?}")) }
+    })
+    .await;
+    assert_eq!(cluster.digests_agree().await, 100);
 }

@@ -225,6 +225,7 @@ fn part(facts: &Facts, log: &LogFact, seat: Seat) -> String {
 fn holder_state(holder: &HolderFact) -> &'static str {
     match () {
         () if !holder.is_up() => "down",
+        () if holder.is_waiting() => "waiting",
         () if holder.is_retiring() => "retiring",
         () if holder.draining => "drained",
         () => "up",
