@@ -30,6 +30,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     (&["schemas", "list"], "subjects"),
     (&["docs", "nodes"], "nodes"),
     (&["docs", "moves"], "moves"),
+    (&["docs", "moves", "--dry-run"], "adds"),
     (&["docs", "databases"], "databases"),
     (&["docs", "collections", "demo"], "collections"),
     (&["docs", "keys", "list"], "keys"),

@@ -299,3 +299,21 @@ async fn description(routes: &mut Routes) {
         .collect();
     assert_eq!(routes.called, described, "routes that were called, and routes of the description");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schedule_makes_one_backup_in_a_minute_on_one_of_the_nodes() {
+    let cluster = Cluster::start(3).await;
+    cluster.collection(Some("k")).await;
+    assert_eq!(cluster.post("/db/db/c", json!({ "doc": { "k": 1 } })).await.0, 202);
+    let schedule = json!({ "dbName": "*", "schedule": "* * * * *", "retention": "1w" });
+    assert_eq!(cluster.post("/backup-schedule", schedule).await.0, 200);
+    let listed = eventually("a backup is complete", SOON, async || {
+        let (_, listed) = cluster.get("/backup").await;
+        let complete = listed.as_array().is_some_and(|all| all.iter().any(|one| one["status"] == "OK"));
+        if complete { Ok(listed) } else { Err(listed.to_string()) }
+    })
+    .await;
+    let dates: Vec<&str> = listed.as_array().unwrap().iter().filter_map(|one| one["date"].as_str()).collect();
+    let once: BTreeSet<&&str> = dates.iter().collect();
+    assert_eq!(dates.len(), once.len(), "{listed}");
+}
