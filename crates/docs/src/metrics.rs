@@ -199,6 +199,18 @@ impl DocsMetrics {
         }
     }
 
+    /// Requests so far, by kind.
+    pub(crate) fn requests(&self) -> Vec<(&'static str, u64)> {
+        let count = |kind: &'static str| self.requests.get_or_create(&KindLabels { kind }).get();
+        RequestKind::ALL.map(RequestKind::word).map(|kind| (kind, count(kind))).to_vec()
+    }
+
+    /// Documents and bytes in the copies of a node, as it counted them last.
+    pub(crate) fn weight(&self, node: &str) -> (i64, i64) {
+        let labels = NodeLabels { node: node.to_owned() };
+        (self.documents.get_or_create(&labels).get(), self.stored.get_or_create(&labels).get())
+    }
+
     pub(crate) fn moved(&self) {
         self.moves.inc();
     }

@@ -132,6 +132,8 @@ impl<'n> Call<'n> {
                 self.monitoring(&access).await
             }
             ["log"] | ["admin", "log"] if self.method == Method::GET => self.log(&access).await,
+            ["metrics", "api"] if self.method == Method::GET => self.request_metrics(&access),
+            ["metrics", "db"] if self.method == Method::GET => self.data_metrics(&access).await,
             ["cluster"] if self.method == Method::GET => self.nodes(&access).await,
             ["cluster", "add"] if self.method == Method::GET => self.add_node(&access).await,
             ["cluster", "node"] if self.method == Method::POST => self.add_node(&access).await,

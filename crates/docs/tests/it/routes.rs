@@ -241,6 +241,10 @@ async fn administration(routes: &mut Routes) {
     let config = routes.call(("GET", "/admin/config"), &[], "", None, (200, config)).await;
     assert!(!config.to_string().contains("secret"), "{config}");
     routes.call(("GET", "/monitoring"), &[], "", None, (200, json!({ "nodes": "*", "findings": "*" }))).await;
+    let requests = json!({ "node": "*", "requests": { "insert": "*", "find": "*" } });
+    routes.call(("GET", "/metrics/api"), &[], "", None, (200, requests)).await;
+    let held = json!({ "documents": "*", "bytes": "*", "databases": { "d": { "collections": 2 } } });
+    routes.call(("GET", "/metrics/db"), &[], "", None, (200, held)).await;
     routes.call(("GET", "/log"), &[], "", None, (200, json!("*"))).await;
     let nodes = json!([{ "node": "n1" }, { "node": "n2" }, { "node": "n3" }]);
     // tidy: allow, because these are paths of the HTTP API

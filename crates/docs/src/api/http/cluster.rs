@@ -3,12 +3,13 @@
 use axum::http::{HeaderValue, Method, header};
 use capstan_control::keys::HostId;
 use capstan_meta::clock;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::input::text_of;
 use super::{Call, MAX_BODY};
 use crate::api::access::Access;
 use crate::api::answer::{Answer, json_answer, text_answer};
+use crate::api::catalogue::Catalogue;
 use crate::api::documents::DEFAULT_LIMIT;
 use crate::api::nodes::Nodes;
 use crate::check::{Facts, findings};
@@ -87,6 +88,34 @@ impl Call<'_> {
         let nodes = Nodes::open(self.node.inner.router.store.clone()).await?;
         let answer =
             json!({ "nodes": nodes.list(), "moves": nodes.moves(), "findings": self.findings().await? });
+        Ok(json_answer(200, &answer))
+    }
+
+    /// Requests of this process so far, by kind.
+    pub(super) fn request_metrics(&self, access: &Access) -> Result<Answer, DocsError> {
+        access.administers()?;
+        let inner = &self.node.inner;
+        let requests: Map<String, Value> = inner
+            .metrics
+            .requests()
+            .into_iter()
+            .map(|(kind, count)| (kind.to_owned(), json!(count)))
+            .collect();
+        Ok(json_answer(200, &json!({ "node": inner.id.as_str(), "requests": requests })))
+    }
+
+    /// Collections of each database, and what the copies of this node amount to.
+    pub(super) async fn data_metrics(&self, access: &Access) -> Result<Answer, DocsError> {
+        access.administers()?;
+        let (inner, catalogue) = (&self.node.inner, Catalogue(self.node));
+        let (documents, bytes) = inner.metrics.weight(inner.id.as_str());
+        let mut databases = Map::new();
+        for database in catalogue.databases().await? {
+            let collections = catalogue.collections(&database).await?.len();
+            databases.insert(database.to_string(), json!({ "collections": collections }));
+        }
+        let answer = json!({ "node": inner.id.as_str(), "documents": documents, "bytes": bytes,
+                             "databases": databases });
         Ok(json_answer(200, &answer))
     }
 

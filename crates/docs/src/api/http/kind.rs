@@ -11,6 +11,7 @@ pub(super) fn kind_of(method: &Method, path: &[&str]) -> RequestKind {
     match below.unwrap_or(path) {
         [COMMANDS, _] => RequestKind::Peer,
         ["sp" | "admin" | "cluster", ..] => RequestKind::Administration,
+        ["metrics", "api" | "db"] => RequestKind::Administration,
         ["backup" | "restore" | "backup-schedule" | "log" | "monitoring"] => RequestKind::Administration,
         ["db", rest @ ..] => kind_of_data(method, rest),
         ["healthz" | "version" | "openapi.json" | "swagger.yml" | "api-docs"] => RequestKind::Other,
@@ -65,6 +66,7 @@ mod tests {
             ("POST", "db/sp", RequestKind::Administration),
             ("GET", "db/admin/user", RequestKind::Administration),
             ("POST", "db/backup", RequestKind::Administration),
+            ("GET", "db/metrics/api", RequestKind::Administration),
             ("POST", "db/db/d/c/backup", RequestKind::Administration),
             ("GET", "db/swagger.yml", RequestKind::Other),
             ("POST", "docs-internal/0", RequestKind::Peer),

@@ -46,6 +46,8 @@ const ROUTES: &[(&str, &str, &str, &str, bool)] = &[
     ("delete", "/admin/user/{user}/autz", "Take all rights from a user", "200", false),
     ("get", "/admin/config", "Settings of the cluster and of this node", "200", false),
     ("get", "/monitoring", "Nodes, moves, and what is wrong", "200", false),
+    ("get", "/metrics/api", "Requests so far, by kind", "200", false),
+    ("get", "/metrics/db", "Databases, and what this node holds", "200", false),
     ("get", "/log", "What is wrong, the worst first", "200", false),
     ("get", "/backup", "List the backups", "200", false),
     ("post", "/backup", "Begin a backup: {dbName, collName, dest, retention}", "200", true),
