@@ -179,7 +179,7 @@ impl Client {
         let mut tries = Tries::new();
         loop {
             let owner = self.owner(topic).await?;
-            let request = ReadRequest { topic: topic.to_owned(), from: Some(from), count };
+            let request = ReadRequest { topic: topic.to_owned(), from: Some(from), count, follow: false };
             match answer(self.topics(&owner)?.read(request)).await {
                 Ok(messages) => return Ok(messages),
                 Err(status) => tries.failed(status)?,

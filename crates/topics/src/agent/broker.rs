@@ -22,7 +22,7 @@ use super::peers::new_token;
 use super::schemas::Schemas;
 use super::shelf::Shelf;
 use super::watchdog::Watchdog;
-use super::{upkeep, uploads};
+use super::{news, upkeep, uploads};
 use crate::commit::{self, Begin};
 use crate::controller::{self, SERVICE};
 use crate::data::now_ms;
@@ -140,6 +140,7 @@ impl Broker {
             OwnedTask::spawn(load_manager(inner.clone())),
             OwnedTask::spawn(upkeep::run(inner.clone())),
             OwnedTask::spawn(uploads::run(inner.clone())),
+            OwnedTask::spawn(news::run(inner.clone())),
         ];
         tracing::info!(broker = id, url = %inner.url, "serving topics");
         Ok(Broker { inner, _tasks: Arc::new(tasks) })

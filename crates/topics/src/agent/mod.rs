@@ -4,6 +4,7 @@ mod admit;
 mod broker;
 mod clients;
 mod letters;
+mod news;
 mod operate;
 mod options;
 mod peers;

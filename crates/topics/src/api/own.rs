@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use capstan_access::Verb;
 use futures_util::StreamExt as _;
@@ -11,6 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::gate::Watched;
 use crate::agent::{Broker, Inner, producer_id, progress_at};
 use crate::commit::{self, Begin};
 use crate::data::envelope::MAX_SESSION;
@@ -33,6 +35,8 @@ use crate::wire::danube::StreamMessage;
 const IN_FLIGHT: usize = 1_024;
 /// Messages that are read at a time.
 const READ: usize = 256;
+/// How often a stream that follows looks whether the topic is still served here, if nothing says so.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Records of one publication.
 const MAX_RECORDS: usize = 10_000;
 
@@ -97,13 +101,14 @@ impl Topics for Own {
 
     async fn read(&self, request: Request<ReadRequest>) -> Result<Response<Self::ReadStream>, Status> {
         let topic: TopicName = request.get_ref().topic.parse()?;
-        self.inner().may(&request, Verb::Consume, &topic)?;
+        let pass = self.inner().may(&request, Verb::Consume, &topic)?;
         let request = request.into_inner();
         let partition = self.inner().served(&topic).await?;
         let from = resolve(&partition, request.from).await?;
+        let now = if request.follow { u64::MAX } else { partition.end() };
         let end = match request.count {
-            0 => partition.end(),
-            count => partition.end().min(from.saturating_add(count)),
+            0 => now,
+            count => now.min(from.saturating_add(count)),
         };
         let (sender, messages) = mpsc::channel(READ);
         detach(async move {
@@ -111,7 +116,7 @@ impl Topics for Own {
                 drop(sender.send(Err(error.into())).await);
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+        Ok(Response::new(Box::pin(Watched::new(ReceiverStream::new(messages), pass))))
     }
 
     async fn seek(&self, request: Request<SeekRequest>) -> Result<Response<SeekReply>, Status> {
@@ -219,6 +224,8 @@ async fn take_all(
     Ok(())
 }
 
+/// Sends messages up to this offset. Those that are not there yet are waited for, as long as the client is there and the
+/// topic is served here.
 async fn read_all(
     partition: &Partition,
     mut from: u64,
@@ -226,11 +233,26 @@ async fn read_all(
     messages: &mpsc::Sender<Result<StreamMessage, Status>>,
 ) -> Result<(), TopicsError> {
     let mut place = Place::default();
+    let (mut ends, mut standing) = (partition.ends(), partition.log.standing());
     while from < end {
+        let announced = *ends.borrow_and_update();
         let count = usize::try_from(end - from).unwrap_or(READ).min(READ);
         match partition.fetch(&mut place, from, count).await? {
             Found::Gone { start } => from = start,
-            Found::Messages(found) if found.is_empty() => return Ok(()),
+            Found::Messages(found) if found.is_empty() => {
+                if end <= announced {
+                    return Ok(());
+                }
+                if partition.is_over() {
+                    return Err(TopicsError::NotHere { topic: partition.text.clone(), at: None });
+                }
+                tokio::select! {
+                    () = messages.closed() => return Ok(()),
+                    Ok(()) = ends.changed() => {}
+                    Ok(()) = standing.changed() => {}
+                    () = tokio::time::sleep(LOOK_AGAIN) => {}
+                }
+            }
             Found::Messages(found) => {
                 for message in found {
                     from = message.offset + 1;

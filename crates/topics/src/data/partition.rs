@@ -121,7 +121,7 @@ impl Partition {
         self.end() > self.loaded_at && !self.loaded_all.load(Ordering::Relaxed)
     }
 
-    pub(super) fn ends(&self) -> watch::Receiver<u64> {
+    pub(crate) fn ends(&self) -> watch::Receiver<u64> {
         self.high.subscribe()
     }
 

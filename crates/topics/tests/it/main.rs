@@ -12,6 +12,7 @@ mod document;
 mod failures;
 mod metadata;
 mod moves;
+mod news;
 mod power;
 mod publish;
 mod registry;

@@ -106,6 +106,7 @@ async fn a_repeated_batch_is_published_once() {
             at: Some(position::At::Earliest(true)),
         }),
         count: 0,
+        follow: false,
     };
     let messages = cluster.client().await.own().read(read).await.unwrap().into_inner();
     let texts: Vec<String> = messages.map(|message| text(&message.unwrap())).collect().await;
