@@ -24,6 +24,17 @@ fn every_row_of_the_metadata_store_is_measured_beside_etcd() {
 }
 
 #[test]
+fn the_rows_of_topics_are_measured() {
+    let dir = TempDir::new("bench").unwrap();
+    let rows = capstan(dir.path(), &["bench", "topics", "--quick", "-o", "json"]).json();
+    let names: Vec<_> =
+        rows["rows"].as_array().unwrap().iter().map(|row| row["row"].as_str().unwrap()).collect();
+    // A slow machine creates fewer topics in the time that there is.
+    let many = names.iter().any(|name| name.starts_with("Durable publish, ") && name.ends_with(" topics"));
+    assert!(many && names.contains(&"Catching up with a backlog"), "{names:?}");
+}
+
+#[test]
 fn an_unknown_area_names_the_known_ones() {
     let run = capstan(".".as_ref(), &["bench", "speed"]);
     assert_eq!(run.code, 2);

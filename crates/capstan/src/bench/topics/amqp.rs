@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use super::{PAYLOAD, PRODUCERS, Reached, without};
 use crate::bench::load::{histogram, nanos};
 
-const START_WITHIN: Duration = Duration::from_secs(90);
+const START_WITHIN: Duration = Duration::from_secs(30);
 const WARM_UP_SHARE: u32 = 5;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;

@@ -12,7 +12,7 @@ use capstan_client::{Client, Producer};
 use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
-use super::{PAYLOAD, PRODUCERS, Reached, WINDOW};
+use super::{PAYLOAD, PRODUCERS, Reached, Size, WINDOW};
 use crate::bench::cluster::Cluster;
 use crate::bench::load::{histogram, load, nanos};
 
@@ -25,6 +25,19 @@ const BATCH: usize = 100;
 pub(super) struct Brokers {
     cluster: Cluster,
     url: String,
+}
+
+/// What publishers reached over many topics.
+pub(super) struct Spread {
+    pub(super) topics: usize,
+    pub(super) reached: Reached,
+}
+
+/// What a reader reached.
+pub(super) struct CaughtUp {
+    pub(super) bytes: usize,
+    /// Megabytes a second.
+    pub(super) rate: f64,
 }
 
 impl Brokers {
@@ -43,26 +56,32 @@ impl Brokers {
         Client::new([self.url.clone()])
     }
 
-    /// Eight producers with many messages in flight, over this number of topics.
-    pub(super) async fn publish(&self, label: &str, topics: usize, time: Duration) -> Result<Reached> {
-        let mut tasks = JoinSet::new();
+    /// Eight producers with many messages in flight, over this number of topics or as many as are created in time.
+    pub(super) async fn publish(&self, label: &str, topics: usize, size: Size) -> Result<Spread> {
+        let until = Instant::now() + size.topics_within;
+        let mut creating = JoinSet::new();
         for number in 0..PRODUCERS {
-            let mut producers = Vec::new();
-            for topic in (number..topics).step_by(PRODUCERS) {
-                let mut producer =
-                    self.client().producer(&format!("/default/{label}-{topic}"), &format!("p{number}"));
-                producer.send(vec![record()]).await?;
-                producer.flush().await?;
-                producers.push(producer);
-            }
-            tasks.spawn(stream(producers, time));
+            let names = (number..topics).step_by(PRODUCERS).map(|topic| format!("/default/{label}-{topic}"));
+            let (client, names) = (self.client(), names.collect());
+            creating.spawn(create(client, names, format!("p{number}"), until));
+        }
+        let (mut topics, mut shares) = (0, Vec::new());
+        while let Some(created) = creating.join_next().await {
+            let share = created??;
+            topics += share.len();
+            shares.push(share);
+        }
+        let mut tasks = JoinSet::new();
+        for producers in shares {
+            tasks.spawn(stream(producers, size.cell));
         }
         let mut all = histogram()?;
         while let Some(done) = tasks.join_next().await {
             all.add(done??)?;
         }
-        let rate = all.len() as f64 / time.as_secs_f64();
-        Ok(Reached { rate, p99_ms: all.value_at_quantile(0.99) as f64 / 1e6 })
+        let rate = all.len() as f64 / size.cell.as_secs_f64();
+        let reached = Reached { rate, p99_ms: all.value_at_quantile(0.99) as f64 / 1e6 };
+        Ok(Spread { topics, reached })
     }
 
     /// Eight producers on the wire of the public client, each with one message on its way.
@@ -96,26 +115,46 @@ impl Brokers {
         Ok(Reached { rate: done.rate, p99_ms: done.p99_ms })
     }
 
-    /// Megabytes a second of a topic that is read from its first message on.
-    pub(super) async fn catch_up(&self, messages: usize) -> Result<f64> {
+    /// Reads a topic from its first message on.
+    pub(super) async fn catch_up(&self, size: Size) -> Result<CaughtUp> {
         let (client, topic) = (self.client(), "/default/backlog");
         let mut producer = client.producer(topic, "p");
-        for _ in 0..messages.div_ceil(BATCH) {
+        let (begin, mut messages) = (Instant::now(), 0);
+        while messages < size.backlog && begin.elapsed() < size.backlog_within {
             producer.send(vec![record(); BATCH]).await?;
+            messages += BATCH;
         }
         producer.flush().await?;
         let begin = Instant::now();
         let from = Position { at: Some(position::At::Earliest(true)) };
         let mut read = client.read(topic, from, messages as u64).await?;
         let mut bytes = 0;
-        while let Some(message) = read.message().await? {
+        while begin.elapsed() < size.backlog_within
+            && let Some(message) = read.message().await?
+        {
             bytes += message.payload.len();
         }
-        if bytes < messages * PAYLOAD {
+        let took = begin.elapsed();
+        if bytes < messages * PAYLOAD && took < size.backlog_within {
             bail!("only {bytes} bytes of the backlog were read");
         }
-        Ok(bytes as f64 / begin.elapsed().as_secs_f64() / 1e6)
+        Ok(CaughtUp { bytes, rate: bytes as f64 / took.as_secs_f64() / 1e6 })
     }
+}
+
+/// Makes a producer for each topic, as long as there is time, and for one topic at least.
+async fn create(client: Client, topics: Vec<String>, name: String, until: Instant) -> Result<Vec<Producer>> {
+    let mut producers = Vec::new();
+    for topic in topics {
+        if !producers.is_empty() && Instant::now() >= until {
+            break;
+        }
+        let mut producer = client.producer(&topic, &name);
+        producer.send(vec![record()]).await?;
+        producer.flush().await?;
+        producers.push(producer);
+    }
+    Ok(producers)
 }
 
 fn record() -> Record {
