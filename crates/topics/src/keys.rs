@@ -204,7 +204,7 @@ keys! {
     /// Messages of a topic that are in object storage. Written when the object is complete.
     pub struct TierObjectKey { namespace: Namespace, topic: LocalName, start: Padded }
         at "/danube-data/storage/topics/{namespace}/{topic}/objects/{start}" => TierObject {
-        writer: "the topic's broker, after an upload; removed by retention and with the topic",
+        writer: "the topic's broker, after an upload and when it compacts; removed by retention and with the topic",
         lifetime: Durable,
         prefixes: [
             /// The objects of a topic.

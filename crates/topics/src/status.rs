@@ -136,6 +136,9 @@ pub struct TierObject {
     pub checksum: u32,
     /// When the last message was taken, in milliseconds since 1970.
     pub max_time: u64,
+    /// How many messages compaction has left; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compacted: Option<u64>,
 }
 
 /// The newest object.

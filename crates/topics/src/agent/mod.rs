@@ -3,6 +3,7 @@
 mod admit;
 mod broker;
 mod clients;
+mod compaction;
 mod letters;
 mod news;
 mod operate;

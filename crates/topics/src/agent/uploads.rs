@@ -9,6 +9,7 @@ use capstan_log::{Offset, SegmentInfo, referee};
 use capstan_meta::clock;
 
 use super::broker::Inner;
+use super::compaction;
 use crate::data::envelope::Envelope;
 use crate::data::now_ms;
 use crate::data::partition::Partition;
@@ -73,6 +74,7 @@ async fn tend(inner: &Arc<Inner>, name: &TopicName, policy: &StoragePolicy) -> R
     }
     trim(inner, &partition, tier, uploaded).await?;
     expire(inner, tier, &right, policy).await?;
+    compaction::compact(inner, tier, &right, policy).await?;
     collect(inner, tier, &right).await
 }
 

@@ -238,7 +238,7 @@ async fn read_all(
         let announced = *ends.borrow_and_update();
         let count = usize::try_from(end - from).unwrap_or(READ).min(READ);
         match partition.fetch(&mut place, from, count).await? {
-            Found::Gone { start } => from = start,
+            Found::Gone { start } | Found::Compacted { next: start } => from = start,
             Found::Messages(found) if found.is_empty() => {
                 if end <= announced {
                     return Ok(());

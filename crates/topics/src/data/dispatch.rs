@@ -308,6 +308,12 @@ impl Dispatch {
         self.ledger.raise(offset);
     }
 
+    /// Passes offsets that have no message any more: they count as acknowledged, and what is in flight before them does not.
+    pub(crate) fn pass_to(&mut self, offset: u64) {
+        self.ledger.pass(self.position, offset);
+        self.position = self.position.max(offset);
+    }
+
     /// Begins anew at an offset. What is in flight is forgotten.
     pub(crate) fn seek(&mut self, offset: u64) {
         self.ledger = Ledger::new(offset, BTreeMap::new());

@@ -49,6 +49,11 @@ impl Ledger {
         }
     }
 
+    /// Acknowledges everything from an offset up to another one.
+    pub(crate) fn pass(&mut self, from: u64, to: u64) {
+        self.add(from, to);
+    }
+
     fn add(&mut self, mut from: u64, mut to: u64) {
         if to <= self.floor || from >= to {
             return;

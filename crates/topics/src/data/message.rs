@@ -106,6 +106,11 @@ impl Record {
         self.encoded_len()
     }
 
+    /// Whether it removes its key where a topic is compacted.
+    pub(crate) fn is_tombstone(&self) -> bool {
+        self.key.is_some() && self.value.as_ref().is_none_or(Bytes::is_empty)
+    }
+
     /// What ties messages together: their key, otherwise their producer.
     pub(crate) fn ordering_key(&self) -> &[u8] {
         self.key.as_deref().unwrap_or(self.producer.as_bytes())

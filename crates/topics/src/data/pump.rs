@@ -107,7 +107,7 @@ impl Pump {
                     missing.iter().for_each(|offset| state.dispatch.delay_again(*offset, now + RETRY_MS));
                     messages.into_iter().for_each(|message| state.dispatch.ripe(message, now));
                 }
-                Ok(Found::Gone { start }) => {
+                Ok(Found::Gone { start } | Found::Compacted { next: start }) => {
                     for offset in run {
                         match *offset < start {
                             true => state.dispatch.put_aside(*offset),
@@ -145,6 +145,13 @@ impl Pump {
                     state.dispatch.offer(messages, now_ms());
                 }
                 found
+            }
+            Ok(Found::Compacted { next }) => {
+                let mut state = self.subscription.state();
+                if state.dispatch.position() == from {
+                    state.dispatch.pass_to(next);
+                }
+                true
             }
             Ok(Found::Gone { start }) => {
                 let missed = start.saturating_sub(from);

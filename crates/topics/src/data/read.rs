@@ -39,6 +39,11 @@ pub(crate) enum Found {
         /// The first offset that can be read.
         start: u64,
     },
+    /// Compaction has removed the message at the offset, and everything up to the next one.
+    Compacted {
+        /// Where to go on.
+        next: u64,
+    },
 }
 
 impl Partition {
@@ -71,6 +76,7 @@ impl Partition {
         let Some(tier) = &self.tier else { return Ok(Found::Gone { start: log_start }) };
         match tier.read(from, count).await? {
             InTier::Messages(messages) => Ok(Found::Messages(messages)),
+            InTier::Compacted(next) => Ok(Found::Compacted { next }),
             InTier::Next(start) => Ok(Found::Gone { start: start.min(log_start) }),
             InTier::Behind => Ok(Found::Gone { start: log_start }),
         }

@@ -14,11 +14,26 @@ pub struct StoragePolicy {
     /// Messages older than this are not delivered any more. They can still be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_ttl_seconds: Option<u64>,
+    /// Not zero: of the messages with a key that are in object storage and acknowledged, only the last one of each stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compact_by_key: Option<u64>,
+    /// How long a message with a key and without a value, which removes the key, stays itself. Absent: a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tombstone_seconds: Option<u64>,
 }
+
+/// How long a tombstone stays, if nothing else is said: readers that are behind by less see that a key is gone.
+const TOMBSTONE_SECONDS: u64 = 86_400;
 
 impl StoragePolicy {
     /// The names of the limits, as they stand in records and commands.
-    pub const LIMITS: [&'static str; 3] = ["retention_seconds", "retention_bytes", "message_ttl_seconds"];
+    pub const LIMITS: [&'static str; 5] = [
+        "retention_seconds",
+        "retention_bytes",
+        "message_ttl_seconds",
+        "compact_by_key",
+        "tombstone_seconds",
+    ];
 
     /// This policy, and the other one where it says nothing.
     #[must_use]
@@ -27,6 +42,8 @@ impl StoragePolicy {
             retention_seconds: self.retention_seconds.or(other.retention_seconds),
             retention_bytes: self.retention_bytes.or(other.retention_bytes),
             message_ttl_seconds: self.message_ttl_seconds.or(other.message_ttl_seconds),
+            compact_by_key: self.compact_by_key.or(other.compact_by_key),
+            tombstone_seconds: self.tombstone_seconds.or(other.tombstone_seconds),
         }
     }
 
@@ -36,12 +53,21 @@ impl StoragePolicy {
         self.retention_seconds.unwrap_or_default() > 0 || self.retention_bytes.unwrap_or_default() > 0
     }
 
+    /// How long tombstones stay, in milliseconds; nothing if there is no compaction.
+    #[must_use]
+    pub fn tombstone_grace(&self) -> Option<u64> {
+        let seconds = self.tombstone_seconds.unwrap_or(TOMBSTONE_SECONDS);
+        (self.compact_by_key.unwrap_or_default() > 0).then_some(seconds.saturating_mul(1_000))
+    }
+
     /// Sets a limit by its name; whether there is one of this name.
     pub fn set(&mut self, name: &str, limit: Option<u64>) -> bool {
         let field = match name {
             "retention_seconds" => &mut self.retention_seconds,
             "retention_bytes" => &mut self.retention_bytes,
             "message_ttl_seconds" => &mut self.message_ttl_seconds,
+            "compact_by_key" => &mut self.compact_by_key,
+            "tombstone_seconds" => &mut self.tombstone_seconds,
             _ => return false,
         };
         *field = limit;
@@ -65,5 +91,9 @@ mod tests {
         assert_eq!((both.retention_seconds, both.retention_bytes), (Some(0), Some(60)));
         assert!(!StoragePolicy { retention_bytes: None, ..both }.drops());
         assert_eq!(serde_json::to_string(&StoragePolicy::default()).unwrap(), "{}");
+        assert_eq!(both.tombstone_grace(), Some(60_000));
+        assert_eq!(StoragePolicy::default().tombstone_grace(), None);
+        let compacted = StoragePolicy { compact_by_key: Some(1), ..StoragePolicy::default() };
+        assert_eq!(compacted.tombstone_grace(), Some(86_400_000));
     }
 }

@@ -90,6 +90,7 @@ mod tests {
             start_offset,
             checksum: 0,
             max_time: end_offset,
+            compacted: None,
         }
     }
 

@@ -84,6 +84,34 @@ impl Right {
         .await
     }
 
+    /// Describes another object with the same offsets. The one before is an orphan from then on.
+    pub(crate) async fn replace(
+        &self,
+        store: &Store,
+        old: &TierObject,
+        new: &TierObject,
+    ) -> Result<(), TopicsError> {
+        let what = format!("objects of topic {}", self.topic);
+        let key = self.key(old.start_offset);
+        settle(
+            store,
+            &what,
+            || self.look(store, old.start_offset),
+            |seen, _| {
+                let why = || format!("topic {} has another object at {}", self.topic, old.start_offset);
+                let known = seen.object.as_ref().ok_or_else(|| TopicsError::NotReady(why()))?;
+                if known.record.object_id == new.object_id {
+                    return Ok(Next::Done(()));
+                }
+                if known.record != *old {
+                    return Err(TopicsError::NotReady(why()));
+                }
+                Ok(Next::Commit(self.guarded(seen)?.when(key.unchanged(known)).then(key.put(new))))
+            },
+        )
+        .await
+    }
+
     /// Removes descriptors. Their objects are orphans from then on.
     pub(crate) async fn expire(&self, store: &Store, starts: &[u64]) -> Result<(), TopicsError> {
         let what = format!("objects of topic {}", self.topic);

@@ -8,6 +8,7 @@
 
 pub(crate) mod chain;
 pub(crate) mod commit;
+pub(crate) mod compact;
 pub(crate) mod object;
 pub(crate) mod place;
 pub(crate) mod store;

@@ -74,6 +74,7 @@ impl Draft {
             start_offset: start,
             checksum: checksum(&content),
             max_time: self.max_time,
+            compacted: None,
         };
         (descriptor, content)
     }
@@ -82,6 +83,11 @@ impl Draft {
 /// The name of an object.
 fn object_id(start: u64, last: u64, epoch: u64) -> String {
     format!("data-{start}-{last}-{epoch}.dnb1")
+}
+
+/// The name of an object that takes the place of another one.
+pub(crate) fn compacted_id(old: &TierObject, number: u64, epoch: u64) -> String {
+    format!("data-{}-{}-{number:016x}-{epoch}.dnb1", old.start_offset, old.end_offset)
 }
 
 /// The epoch in which an object of this name was written.
@@ -96,6 +102,15 @@ pub(crate) fn stretch(descriptor: &TierObject, offset: u64) -> (u64, u64) {
     let from = descriptor.offset_index.get(behind.saturating_sub(1)).map_or(0, |(_, byte)| *byte);
     let to = descriptor.offset_index.get(behind).map_or(descriptor.size, |(_, byte)| *byte);
     (from, to)
+}
+
+/// All stretches of an object that may have this message or later ones, in their order.
+pub(crate) fn stretches_from(descriptor: &TierObject, offset: u64) -> Vec<(u64, u64)> {
+    let lines = &descriptor.offset_index;
+    let first = lines.partition_point(|(first, _)| *first <= offset).saturating_sub(1);
+    let lines = lines.get(first..).unwrap_or_default();
+    let ends = lines.iter().skip(1).map(|(_, byte)| *byte).chain([descriptor.size]);
+    lines.iter().map(|(_, byte)| *byte).zip(ends).collect()
 }
 
 /// The messages of a stretch, checked.

@@ -6,6 +6,7 @@ mod abuse;
 mod access;
 mod admin;
 mod cluster;
+mod compaction;
 mod danube;
 mod delivery;
 mod document;

@@ -10,9 +10,11 @@ use crate::context::Context;
 use crate::exit::Exit;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Limits: retention_seconds, retention_bytes, message_ttl_seconds.\n\n\
+#[command(
+    after_help = "Limits: retention_seconds, retention_bytes, message_ttl_seconds, compact_by_key, tombstone_seconds.\n\n\
     Examples:\n  capstan topics set /default/orders retention_seconds=86400 retention_bytes=1073741824\n  \
-    capstan topics set /default/orders message_ttl_seconds=default")]
+    capstan topics set /default/orders message_ttl_seconds=default"
+)]
 pub(crate) struct SetArgs {
     /// The topic
     topic: TopicName,

@@ -380,3 +380,19 @@ fn the_window_bounds_bytes_wherever_messages_are() {
     assert!(stuck.acknowledge(0));
     assert!(stuck.room() > 0);
 }
+
+#[test]
+fn offsets_that_are_passed_count_as_acknowledged_and_what_is_in_flight_before_them_does_not() {
+    let mut one = dispatch(SubscriptionKind::Exclusive, &[1]);
+    one.offer(vec![message(0, "a")], 0);
+    one.pass_to(5);
+    assert_eq!((one.position(), one.ledger().floor()), (5, 0), "message 0 is not acknowledged");
+    one.offer(vec![message(5, "b")], 0);
+    assert_eq!(out(&mut one, 0), [(1, 0), (1, 5)]);
+    assert!(one.acknowledge(5));
+    assert_eq!(one.ledger().floor(), 0);
+    assert!(one.acknowledge(0));
+    assert_eq!(one.ledger().floor(), 6);
+    one.pass_to(3);
+    assert_eq!((one.position(), one.ledger().floor()), (6, 6), "never back");
+}
