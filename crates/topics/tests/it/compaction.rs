@@ -21,6 +21,8 @@ const TOPIC: &str = "/default/prices";
 /// Bytes of a message: some of them fill a file.
 const LARGE: usize = 8 << 10;
 const KEYS: u64 = 20;
+/// A key that is published once: its message stays in the oldest object.
+const ONCE: &str = "once";
 /// The key that is removed.
 const GONE: &str = "k0";
 
@@ -35,6 +37,14 @@ struct Published {
 }
 
 impl Published {
+    /// The first messages of the topic.
+    async fn begin(client: &Client) -> Published {
+        let mut published = Published::default();
+        published.send(client, std::iter::once(ONCE.to_owned())).await;
+        published.round(client, 0).await;
+        published
+    }
+
     async fn send(&mut self, client: &Client, keys: impl Iterator<Item = String>) {
         let mut producer = client.producer(TOPIC, &format!("p{}", self.next));
         for key in keys {
@@ -151,8 +161,7 @@ async fn the_last_message_of_each_key_stays_and_a_tombstone_removes_its_key() {
     let dir = TempDir::new("tier").unwrap();
     let mut cluster = Cluster::start_with(&["a"], Some(tier(&dir))).await;
     let client = cluster.own_client();
-    let mut published = Published::default();
-    published.round(&client, 0).await;
+    let mut published = Published::begin(&client).await;
     compact(&cluster).await;
 
     // What a subscription has not acknowledged stays.
@@ -225,8 +234,7 @@ async fn the_last_message_of_each_key_stays_and_a_tombstone_removes_its_key() {
 async fn brokers_that_end_while_they_compact_lose_no_key() {
     let dir = TempDir::new("tier").unwrap();
     let mut cluster = Cluster::start_with(&["a", "b", "c"], Some(tier(&dir))).await;
-    let mut published = Published::default();
-    published.round(&cluster.own_client(), 0).await;
+    let mut published = Published::begin(&cluster.own_client()).await;
     compact(&cluster).await;
     for _ in 0..soak(4, 60) {
         for _ in 0..3 {
