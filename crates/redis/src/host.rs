@@ -19,8 +19,9 @@ use crate::address::Address;
 use crate::agent::{Agent, Incarnation, Kind, NodeReport, NodeState, Order, Persistence, Role, Wanted};
 use crate::api::{NodeWish, node_wishes};
 use crate::broker::{HostTree, Tree, end_quarantine};
+use crate::check::config_unreadable;
 use crate::keys::ClusterName;
-use crate::spec;
+use crate::spec::{self, Acks};
 use crate::status::Place;
 
 /// How often the agent's reports are checked without a change of the metadata: how long a node stays in
@@ -82,10 +83,19 @@ pub struct Identity {
     pub secret: NodeSecret,
 }
 
-/// The desired state of every node of this host.
+/// The desired state of every node of this host. Where the tree does not say, it is what it was.
 #[must_use]
-pub fn wanted(tree: &Tree, me: &Identity) -> Vec<Wanted> {
-    node_wishes(tree, &me.proxy).into_iter().map(|wish| one_wanted(me, wish)).collect()
+pub fn wanted(tree: &Tree, me: &Identity, before: &[Wanted]) -> Vec<Wanted> {
+    let mut wanted: Vec<Wanted> =
+        node_wishes(tree, &me.proxy).into_iter().map(|wish| one_wanted(me, wish)).collect();
+    let owners = tree.host(&me.proxy).map(|host| &host.owners);
+    let is_known = |node: &Address| owners.is_some_and(|owners| owners.contains_key(node));
+    for former in before {
+        if is_known(&former.node) && !wanted.iter().any(|next| next.node == former.node) {
+            wanted.push(former.clone());
+        }
+    }
+    wanted
 }
 
 fn one_wanted(me: &Identity, wish: NodeWish) -> Wanted {
@@ -111,13 +121,20 @@ pub fn roles<'t>(tree: &'t Tree, host: &'t HostTree) -> impl Iterator<Item = (Ad
         let cluster = tree.cluster(&seen.record.cluster_name);
         let shard = cluster.and_then(|cluster| cluster.shards.get(node));
         let config = cluster.and_then(|cluster| cluster.config.as_ref());
+        let name = &seen.record.cluster_name;
+        // The stricter one, if it cannot be read.
+        let acks = match (config, cluster) {
+            (Some(seen), _) => seen.record.serving.acks,
+            (None, Some(cluster)) if config_unreadable(tree, name, cluster).is_some() => Acks::Replica,
+            (None, _) => Acks::default(),
+        };
         let order = match shard.map(|seen| &seen.record) {
             Some(shard) => Order {
                 role,
                 succession: shard.succession,
                 alone: shard.is_only(node),
                 established: shard.established,
-                acks: config.map(|seen| seen.record.serving.acks).unwrap_or_default(),
+                acks,
             },
             None => Order::from(role),
         };
@@ -156,7 +173,7 @@ pub async fn keep(
     view: &View,
     stop: &CancellationToken,
 ) -> Result<(), TaskError> {
-    let mut changes = view.changes();
+    let (mut changes, mut nodes) = (view.changes(), Vec::new());
     loop {
         let tree = Tree::of(&changes.mark_seen());
         // Roles first: a node must not be kept in a wrong role for a moment.
@@ -167,7 +184,8 @@ pub async fn keep(
         if let Some(at) = Instant::now().checked_sub(view.staleness()) {
             agent.confirm_roles(at);
         }
-        agent.want(wanted(&tree, me));
+        nodes = wanted(&tree, me, &nodes);
+        agent.want(nodes.clone());
         free_emptied(me, agent, store, &tree).await;
         tokio::select! {
             () = stop.cancelled() => return Ok(()),

@@ -5,6 +5,7 @@ use super::serving;
 use crate::address::Address;
 use crate::agent::Former;
 use crate::broker::{ClusterTree, HostTree, Tree};
+use crate::check::config_unreadable;
 use crate::keys::ClusterName;
 use crate::spec::Persistence;
 
@@ -30,7 +31,11 @@ pub struct NodeWish {
 /// What happens to data of another owner: it is removed only if its cluster is known to be deleted.
 fn former(tree: &Tree, host: &HostTree, node: &Address) -> Former {
     let deleted = |name: &ClusterName, life: u64| {
-        tree.cluster(name).is_none_or(|cluster| cluster.incarnation() != life)
+        tree.cluster(name).is_none_or(|cluster| match &cluster.config {
+            Some(config) => config.record.incarnation != life,
+            // Which life the name is in is not known.
+            None => config_unreadable(tree, name, cluster).is_none(),
+        })
     };
     let record = host.copies.get(node).map(|seen| &seen.record);
     let shard = record.and_then(|it| tree.cluster(&it.cluster_name)?.shards.get(node));
@@ -47,7 +52,8 @@ fn peers(cluster: &ClusterTree, node: &Address) -> Vec<Address> {
     serving.map(|peer| peer.address.clone()).filter(|peer| peer != node).collect()
 }
 
-/// The desired state of a host's nodes. Pure, for the daemon that follows the tree with its own view.
+/// The desired state of a host's nodes. A node whose cluster has an unreadable configuration is missing: what is not known
+/// must not be changed, least of all what of its data survives.
 #[must_use]
 pub fn node_wishes(tree: &Tree, proxy: &Address) -> Vec<NodeWish> {
     let Some(host) = tree.host(proxy) else { return Vec::new() };
@@ -58,7 +64,13 @@ pub fn node_wishes(tree: &Tree, proxy: &Address) -> Vec<NodeWish> {
             .map(|seen| &seen.record)
             .filter(|_| host.owners.get(node).is_some_and(|owner| owner.record.0.is_some()));
         let cluster = owned.and_then(|record| tree.cluster(&record.cluster_name));
-        NodeWish {
+        if let (Some(record), Some(cluster)) = (owned, cluster)
+            && cluster.config.is_none()
+            && config_unreadable(tree, &record.cluster_name, cluster).is_some()
+        {
+            return None;
+        }
+        Some(NodeWish {
             node: node.clone(),
             owner: owned.map(|record| (record.cluster_name.clone(), record.incarnation)),
             max_memory: cluster.and_then(|c| c.max_memory.as_ref()).map_or(0, |seen| seen.record),
@@ -66,7 +78,7 @@ pub fn node_wishes(tree: &Tree, proxy: &Address) -> Vec<NodeWish> {
             persistence: cluster.map(|cluster| serving(cluster).persistence).unwrap_or_default(),
             former: former(tree, host, node),
             peers: cluster.map(|cluster| peers(cluster, node)).unwrap_or_default(),
-        }
+        })
     };
-    host.owners.keys().map(wish).collect()
+    host.owners.keys().filter_map(wish).collect()
 }

@@ -3,11 +3,13 @@
 use bytes::Bytes;
 use capstan_meta::Store;
 use capstan_meta::record::Key;
+use capstan_redis::agent::{Kind, Wanted};
 use capstan_redis::api;
 use capstan_redis::broker::{self, BrokerError, Change};
 use capstan_redis::check;
 use capstan_redis::coordinator::Content;
 use capstan_redis::health::{CONFIG_UNREADABLE, findings};
+use capstan_redis::host::{self, Identity, NodeSecret};
 use capstan_redis::keys::ConfigKey;
 use capstan_redis::nmctl::Settings;
 use capstan_redis::spec::{ClusterSpec, Commands, Serving, User};
@@ -28,6 +30,11 @@ async fn with_cluster(users: Vec<User>) -> Store {
 async fn pushed(store: &Store, at: usize) -> Settings {
     let content = Content::of(&tree(store).await, &proxy(at)).expect("it is pushed at once");
     content.settings.first().unwrap().1.clone()
+}
+
+fn sorted(mut nodes: Vec<Wanted>) -> Vec<Wanted> {
+    nodes.sort_by(|one, other| one.node.cmp(&other.node));
+    nodes
 }
 
 async fn set(store: &Store, user: &str, rules: &str) -> Result<broker::UserChange, BrokerError> {
@@ -140,14 +147,21 @@ fn rules_that_cannot_be_read_admit_no_client_and_are_not_replaced() {
         let path = ConfigKey { cluster: c() }.path();
         let record = tree(&store).await.clusters[&c()].config.as_ref().unwrap().record.clone();
         let text = serde_json::to_string(&record).unwrap();
+        let me = Identity { proxy: proxy(1), nodes: Kind::Supervised, secret: NodeSecret::new("s") };
+        let nodes = host::wanted(&tree(&store).await, &me, &[]);
+        assert!(nodes.iter().any(|node| node.owner.is_some()));
         for damaged in
             [text.replace("+@all", "+@nosuch"), text.replace("\"on ", "\"perhaps "), "{".to_owned()]
         {
-            store.put(capstan_meta::Put::new(path.to_string(), Bytes::from(damaged))).await.unwrap();
+            store.put(capstan_meta::Put::new(path.to_string(), Bytes::from(damaged.clone()))).await.unwrap();
             let users = pushed(&store, 1).await.users;
             assert!(!users.is_empty() && !users.iter().any(|user| user.accepts(b"pw") || user.is_open()));
             let found = findings(&tree(&store).await, std::iter::empty(), 1);
             assert!(found.iter().any(|finding| finding.code == CONFIG_UNREADABLE), "{found:#?}");
+            // Running nodes stay as they are: what of their data survives is not known. New ones are not started.
+            assert_eq!(sorted(host::wanted(&tree(&store).await, &me, &nodes)), sorted(nodes.clone()));
+            let started = host::wanted(&tree(&store).await, &me, &[]).iter().any(|node| node.owner.is_some());
+            assert_eq!(started, damaged != "{");
             // Neither a repair nor a change may open the cluster.
             check::fix(&store).await.unwrap();
             assert!(set(&store, "app", "on").await.is_err());
