@@ -142,13 +142,11 @@ impl User {
 
     /// Its rules, as Redis would show them.
     pub fn rules(&self) -> Result<Rules, InvalidRule> {
-        let mut rules = match &self.commands {
-            Commands::Rules(rules) => return Ok(Rules::clone(rules)),
-            Commands::All => "on nopass ~* &* +@all".parse()?,
-            Commands::Read => Rules::clone(&Rules::read_only()),
-        };
-        self.password_sha256.iter().try_for_each(|hash| rules.apply(&format!("#{hash}")))?;
-        Ok(rules)
+        match &self.commands {
+            Commands::Rules(rules) => Ok(Rules::clone(rules)),
+            Commands::All => Rules::everything().with_passwords(&self.password_sha256),
+            Commands::Read => Rules::read_only().with_passwords(&self.password_sha256),
+        }
     }
 }
 

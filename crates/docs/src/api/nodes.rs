@@ -20,6 +20,7 @@ use crate::guarded::change;
 use crate::id::Token;
 use crate::keys::{Alive, AliveKey, ClusterKey, Jobs, NodeKey, Nodes as NodeKeys};
 use crate::node::SERVICE;
+use crate::router::Router;
 use crate::status::Job;
 
 /// A node as operators see it.
@@ -73,14 +74,20 @@ impl MoveLine {
 #[derive(Debug)]
 pub struct Nodes {
     store: Store,
-    view: View,
+    view: Arc<View>,
 }
 
 impl Nodes {
     /// Reads what is known.
     pub async fn open(store: Store) -> Result<Nodes, DocsError> {
         let view = View::open(store.clone(), ranges(), ViewOptions::default()).await?;
-        Ok(Nodes { store, view })
+        Ok(Nodes { store, view: Arc::new(view) })
+    }
+
+    /// The same from the view of a running node, which covers all of it.
+    pub(super) async fn of(router: &Router) -> Result<Nodes, DocsError> {
+        router.refresh().await?;
+        Ok(Nodes { store: router.store.clone(), view: Arc::clone(&router.view) })
     }
 
     /// Every node, by name.

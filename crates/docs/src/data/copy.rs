@@ -396,11 +396,11 @@ impl Copy {
 
     /// The same from a task.
     pub(crate) async fn look(&self, target: Target, what: Read) -> Result<Reply, DocsError> {
-        let view = self.data.view();
         match what {
-            Read::Get(_) | Read::Chunk { .. } | Read::Reservation { .. } => read(&view, &target, &what),
+            Read::Get(_) | Read::Chunk { .. } | Read::Reservation { .. } => self.read_now(&target, &what),
             Read::Find(_) | Read::Count(_) | Read::Group { .. } => {
-                let found = tokio::task::spawn_blocking(move || read(&view, &target, &what)).await;
+                let copy = self.clone();
+                let found = tokio::task::spawn_blocking(move || copy.read_now(&target, &what)).await;
                 found.map_err(|error| DocsError::Broken(error.to_string()))?
             }
         }

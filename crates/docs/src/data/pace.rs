@@ -1,4 +1,4 @@
-//! How fast do copies of tokens leave a node? All of them together at most with so many bytes per second.
+//! How fast do copies of tokens leave a node? One limit in bytes per second for all of them together.
 
 use std::io::{self, Read};
 use std::num::NonZeroU64;
@@ -19,7 +19,7 @@ struct Schedule {
 }
 
 impl Schedule {
-    /// How long so many bytes wait from now on, which is counted from any one moment. Time that was not used is lost.
+    /// The time until these bytes may be sent. `now` is the time since a fixed moment. Unused time is not saved up.
     fn take(&mut self, now: Duration, bytes: u64) -> Duration {
         let begin = self.due.max(now);
         let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_second.get());
@@ -36,7 +36,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// At most so many bytes per second; without a number as fast as they go.
+    /// A limit in bytes per second; `None` is no limit.
     pub(crate) fn new(bytes_per_second: Option<NonZeroU64>) -> Pace {
         let schedule = |bytes_per_second| Mutex::new(Schedule { bytes_per_second, due: Duration::ZERO });
         Pace { schedule: bytes_per_second.map(schedule), begun: Instant::now() }
@@ -52,7 +52,7 @@ impl Pace {
         schedule.lock().unwrap_or_else(PoisonError::into_inner).take(self.begun.elapsed(), bytes)
     }
 
-    /// Waits until so many bytes may be sent.
+    /// Waits until this number of bytes may be sent.
     pub(crate) async fn wait(&self, bytes: usize) {
         let turn = self.turn(bytes as u64);
         if !turn.is_zero() {

@@ -128,10 +128,18 @@ fn unconfined(name: &str) -> String {
     )
 }
 
+/// Redis's own `default` user: no password, no restrictions.
+const EVERYTHING: &str = "on nopass ~* &* +@all";
+
 /// A user that may read everything, as `"commands": "read"` stores it: all commands without those that change
 /// data. Scripts that are declared read-only cannot.
 const READ_ONLY: &str = "on nopass ~* &* +@all -@write -eval -evalsha -fcall -script -function +function|list +function|dump \
                          +function|stats +function|help +script|help +eval_ro +evalsha_ro +fcall_ro";
+
+/// The rules of a constant that a test parses; if it could not be parsed, nothing would be permitted.
+fn constant(text: &str) -> Arc<Rules> {
+    Arc::new(text.parse().unwrap_or_else(|_| Rules::new()))
+}
 
 impl Rules {
     /// A new user: it cannot authenticate, and may do nothing.
@@ -148,10 +156,22 @@ impl Rules {
     /// A user that may read everything.
     #[must_use]
     pub fn read_only() -> Arc<Rules> {
-        static RULES: LazyLock<Arc<Rules>> =
-            // The text is a constant that a test parses; if it could not be parsed, nothing would be permitted.
-            LazyLock::new(|| Arc::new(READ_ONLY.parse().unwrap_or_else(|_| Rules::new())));
+        static RULES: LazyLock<Arc<Rules>> = LazyLock::new(|| constant(READ_ONLY));
         Arc::clone(&RULES)
+    }
+
+    /// A user that may do everything, without a password.
+    #[must_use]
+    pub fn everything() -> Arc<Rules> {
+        static RULES: LazyLock<Arc<Rules>> = LazyLock::new(|| constant(EVERYTHING));
+        Arc::clone(&RULES)
+    }
+
+    /// The same rules with more passwords, given as SHA-256 hashes.
+    pub fn with_passwords(&self, hashes: &[impl std::fmt::Display]) -> Result<Rules, InvalidRule> {
+        let mut rules = self.clone();
+        hashes.iter().try_for_each(|hash| rules.apply(&format!("#{hash}")))?;
+        Ok(rules)
     }
 
     /// Whether the user may authenticate with some password, or without one.

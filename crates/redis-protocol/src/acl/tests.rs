@@ -186,6 +186,7 @@ fn scripts_need_a_grant_by_name_unless_nothing_is_restricted() {
 #[test]
 fn a_read_only_user_may_run_all_that_changes_nothing() {
     assert!(READ_ONLY.parse::<Rules>().is_ok());
+    assert!(EVERYTHING.parse::<Rules>().is_ok_and(|rules| rules.is_unrestricted()));
     let user = Rules::read_only();
     let all = commands().iter().flat_map(|command| match command.subcommands() {
         [] => std::slice::from_ref(command),

@@ -116,13 +116,11 @@ impl User {
 
     /// All its rules, as `ACL LIST` shows them.
     pub fn rules(&self) -> Result<Rules, InvalidRule> {
-        let mut rules = match &self.commands {
-            Rights::Rules(rules) => return Ok(Rules::clone(rules)),
-            Rights::All => "on nopass ~* &* +@all".parse()?,
-            Rights::Read => Rules::clone(&Rules::read_only()),
-        };
-        self.password_sha256.iter().try_for_each(|hash| rules.apply(&format!("#{hash}")))?;
-        Ok(rules)
+        match &self.commands {
+            Rights::Rules(rules) => Ok(Rules::clone(rules)),
+            Rights::All => Rules::everything().with_passwords(&self.password_sha256),
+            Rights::Read => Rules::read_only().with_passwords(&self.password_sha256),
+        }
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn answer<B: BufMut>(
 fn users(context: &Context<'_>) -> Result<BTreeMap<String, Rules>, InvalidRule> {
     let users = context.database.map(|database| database.settings().users.as_slice()).unwrap_or_default();
     if users.is_empty() {
-        return Ok([("default".to_owned(), "on nopass ~* &* +@all".parse()?)].into());
+        return Ok([("default".to_owned(), Rules::clone(&Rules::everything()))].into());
     }
     users.iter().map(|user| Ok((user.name.clone(), user.rules()?))).collect()
 }

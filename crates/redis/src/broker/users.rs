@@ -134,8 +134,7 @@ fn is_open(users: &[User]) -> Result<bool, BrokerError> {
 fn with_rules(users: &[User], user: &str, rules: &str) -> Result<Vec<User>, BrokerError> {
     let mut after = users.to_vec();
     if after.is_empty() {
-        let all: Rules = "on nopass ~* &* +@all".parse().map_err(invalid)?;
-        after.push(User::ruled(DEFAULT_USER, all));
+        after.push(User::ruled(DEFAULT_USER, Rules::clone(&Rules::everything())));
     }
     let at = after.iter().position(|known| known.name == user);
     let mut changed = at.map_or_else(|| Ok(Rules::new()), |at| after[at].rules()).map_err(invalid)?;

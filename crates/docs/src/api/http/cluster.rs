@@ -38,7 +38,7 @@ impl Call<'_> {
     /// The nodes and their states.
     pub(super) async fn nodes(&self, access: &Access) -> Result<Answer, DocsError> {
         access.administers()?;
-        let nodes = Nodes::open(self.node.inner.router.store.clone()).await?;
+        let nodes = Nodes::of(&self.node.inner.router).await?;
         Ok(json_answer(200, &json!(nodes.list())))
     }
 
@@ -49,7 +49,7 @@ impl Call<'_> {
         let missing = || DocsError::refused("podName is the name of a node");
         let given = given.filter(|text| !text.is_empty()).ok_or_else(missing)?;
         let node = self.named(&given)?;
-        Nodes::open(self.node.inner.router.store.clone()).await?.add(&node).await?;
+        Nodes::of(&self.node.inner.router).await?.add(&node).await?;
         if self.method == Method::POST {
             return Ok(json_answer(200, &json!({ "_ok": true })));
         }
@@ -85,7 +85,7 @@ impl Call<'_> {
     /// Nodes and what is wrong with them.
     pub(super) async fn monitoring(&self, access: &Access) -> Result<Answer, DocsError> {
         access.administers()?;
-        let nodes = Nodes::open(self.node.inner.router.store.clone()).await?;
+        let nodes = Nodes::of(&self.node.inner.router).await?;
         let answer =
             json!({ "nodes": nodes.list(), "moves": nodes.moves(), "findings": self.findings().await? });
         Ok(json_answer(200, &answer))

@@ -107,12 +107,12 @@ pub(super) fn text_of(value: Option<&Bson>) -> Option<String> {
     }
 }
 
-/// How long a body may have taken of which so many bytes have come.
+/// The longest time in which this part of a body must have arrived.
 fn allowed(received: usize) -> Duration {
     GRACE + Duration::from_secs((received / SLOWEST) as u64)
 }
 
-/// Reads a body of at most so many bytes. A client that stops sending, or sends a byte now and then, is not waited for.
+/// Reads a body of up to `limit` bytes. Fails if the client stops sending or sends too slowly.
 pub(super) async fn read_body(body: Body, limit: usize) -> Result<Bytes, DocsError> {
     let too_large = || DocsError::TooLarge(format!("the body was cut off or has more than {limit} bytes"));
     let stalled = |_| DocsError::Stalled(format!("nothing of the body came for {} seconds", IDLE.as_secs()));
@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads a body of pieces that come in so many seconds each.
+    /// Reads a body whose pieces arrive `seconds` apart.
     async fn read_slowly(pieces: usize, bytes: usize, seconds: u64) -> (Result<usize, String>, u64) {
         let begun = Instant::now();
         let body = stream::unfold(0, move |at| async move {
