@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use capstan_meta::backoff::Backoff;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use registry::Registry;
 pub use registry::{KindCounts, TaskStatus};
+use registry::{Listed, Registry};
 
 /// What happens when a task ends without being stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,9 +157,11 @@ impl Supervisor {
         let (id, stop) = self.registry.add(kind, name.into());
         let (registry, failure, seed) = (self.registry.clone(), self.failure.clone(), self.seed ^ id);
         let watched = tokio::spawn(async move {
-            // However this future ends, the registry removes the task.
-            let _listed = registry.listed(id);
-            supervise(&registry, &failure, id, kind, stop, Backoff::new(PAUSE.0, PAUSE.1, seed), body).await;
+            // The registry removes the task when this future and that of the current attempt are gone. An aborted
+            // attempt still runs to its next await.
+            let listed = Arc::new(registry.listed(id));
+            let pauses = Backoff::new(PAUSE.0, PAUSE.1, seed);
+            supervise(&registry, &failure, &listed, kind, stop, pauses, body).await;
         });
         self.registry.attach(id, watched.abort_handle());
     }
@@ -199,6 +201,8 @@ impl Supervisor {
             let share = deadline.saturating_duration_since(Instant::now()) / stages_left;
             if timeout_at(Instant::now() + share, self.registry.stopped(stage)).await.is_err() {
                 hung.extend(self.registry.abort(stage));
+                // An aborted task runs to its next await; one that never awaits is not waited for.
+                timeout(ABORTED_WITHIN, self.registry.stopped(stage)).await.ok();
             }
         }
         if !hung.is_empty() {
@@ -207,6 +211,9 @@ impl Supervisor {
         ShutdownReport { hung }
     }
 }
+
+/// How long a shutdown waits for the tasks that it aborted.
+const ABORTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Pauses before a task is started again: the first, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
@@ -217,7 +224,7 @@ const RECOVERED_AFTER: Duration = Duration::from_secs(60);
 async fn supervise<F>(
     registry: &Registry,
     failure: &watch::Sender<Option<Failure>>,
-    id: u64,
+    listed: &Arc<Listed>,
     kind: Kind,
     stop: CancellationToken,
     mut pauses: Backoff,
@@ -225,10 +232,11 @@ async fn supervise<F>(
 ) where
     F: Future<Output = Result<(), TaskError>> + Send + 'static,
 {
+    let id = listed.id();
     let task = registry.title(id);
     loop {
         let started_at = Instant::now();
-        let ended = attempt(body(stop.clone())).await;
+        let ended = attempt(body(stop.clone()), listed.clone()).await;
         match next(kind.on_failure, stop.is_cancelled(), ended) {
             Next::Over => return,
             Next::Logged(why) => {
@@ -263,10 +271,18 @@ async fn supervise<F>(
     }
 }
 
-/// Runs a task's future in isolation, so that a panic ends only this task.
+/// Runs a task's future in isolation, so that a panic ends only this task. The task is listed until that future is gone.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that starts long-lived work")]
-async fn attempt(future: impl Future<Output = Result<(), TaskError>> + Send + 'static) -> Ended {
-    match AbortOnDropHandle::new(tokio::spawn(future)).await {
+async fn attempt(
+    future: impl Future<Output = Result<(), TaskError>> + Send + 'static,
+    listed: Arc<Listed>,
+) -> Ended {
+    let listed_while_running = async move {
+        let ended = future.await;
+        drop(listed);
+        ended
+    };
+    match AbortOnDropHandle::new(tokio::spawn(listed_while_running)).await {
         Ok(Ok(())) => Ended::Returned,
         Ok(Err(error)) => Ended::Failed(error.to_string()),
         Err(error) => Ended::Panicked(panic_text(error)),

@@ -78,6 +78,12 @@ pub(super) struct Listed {
     id: u64,
 }
 
+impl Listed {
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
 impl Drop for Listed {
     fn drop(&mut self) {
         self.registry.locked().running.remove(&self.id);

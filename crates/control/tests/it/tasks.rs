@@ -2,10 +2,12 @@
 
 // tidy: the clock is paused in this file
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use capstan_control::tasks::{Kind, OnFailure, Stage, Supervisor};
+use capstan_testkit::eventually;
 use tokio::time::{Instant, sleep};
 
 const LISTENER: Kind = Kind { name: "listener", on_failure: OnFailure::ShutDown, stage: Stage::Accepting };
@@ -83,6 +85,30 @@ async fn a_failure_means_what_the_kind_says() {
     let failure = supervisor.failed().await;
     assert_eq!(failure.to_string(), "task listener a failed: it ended by itself");
     assert!(supervisor.shut_down(Duration::from_secs(1)).await.hung.is_empty());
+}
+
+/// An aborted task runs to its next await. It must not write beside its successor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_aborted_task_is_waited_for() {
+    let supervisor = Supervisor::new(1);
+    let (busy, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (is_busy, has_ended) = (busy.clone(), ended.clone());
+    supervisor.start(HOLDER, "writer", move |_stop| {
+        let (busy, ended) = (busy.clone(), ended.clone());
+        async move {
+            busy.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(200));
+            ended.store(true, Ordering::SeqCst);
+            std::future::pending().await
+        }
+    });
+    eventually("the task works", Duration::from_secs(10), async || {
+        if is_busy.load(Ordering::SeqCst) { Ok(()) } else { Err("not yet") }
+    })
+    .await;
+    supervisor.shut_down(Duration::ZERO).await;
+    assert!(has_ended.load(Ordering::SeqCst), "the shutdown is over and the task still works");
+    assert!(supervisor.snapshot().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use capstan_redis::agent::{
     Wanted,
 };
 use capstan_redis::shard::Succession;
-use capstan_testkit::{Port, RedisServer, TempDir, eventually};
+use capstan_testkit::{Port, RedisServer, TempDir, eventually, eventually_blocking};
 use redis::aio::MultiplexedConnection;
 
 const PASSWORD: &str = "open sesame";
@@ -34,7 +34,7 @@ impl Homes {
 }
 
 impl Homes {
-    /// kill -9 of every server that was started below it.
+    /// kill -9 of every server that was started below it. When this returns, none of them writes any more.
     pub(crate) fn kill_servers(&self) {
         let homes = std::fs::read_dir(self.0.path()).into_iter().flatten().flatten();
         for record in homes.filter_map(|home| std::fs::read_to_string(home.path().join("node.json")).ok()) {
@@ -44,6 +44,12 @@ impl Homes {
             if config.contains("redis-server") {
                 nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
                     .ok();
+                let command = format!("/proc/{pid}/cmdline");
+                // That of a zombie is empty.
+                eventually_blocking("the server is gone", SOON, || match std::fs::read_to_string(&command) {
+                    Ok(text) if !text.is_empty() => Err(text),
+                    _ => Ok(()),
+                });
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use capstan_testkit::eventually;
 use capstan_topics::wire::danube::consumer_request::SubscriptionType;
 use capstan_topics::wire::danube_admin::subscription_failure_policy::PoisonPolicy;
 use capstan_topics::wire::danube_admin::{
@@ -10,7 +11,7 @@ use capstan_topics::wire::danube_admin::{
 };
 use tonic::Code;
 
-use crate::cluster::{Client, Cluster, NON_RELIABLE, RELIABLE, text};
+use crate::cluster::{Client, Cluster, NON_RELIABLE, RELIABLE, SOON, text};
 
 const TOPIC: &str = "/default/orders";
 const DEAD: &str = "/default/dead";
@@ -76,7 +77,8 @@ async fn any_broker_takes_settings_of_a_subscription_that_is_not_there_yet() {
     consumer.nack(&bad, Some(0)).await;
     assert_eq!(consumer.take(1).await, ["good"], "dropped after the first failure");
     drop(consumer);
-    two.admin().unsubscribe(named()).await.unwrap();
+    // The broker learns a moment later that the consumer is gone.
+    eventually("the subscription is removed", SOON, async || two.admin().unsubscribe(named()).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
