@@ -2,7 +2,6 @@
 //!
 //! Read first: [`cli`] (the commands), [`config`] (the settings), [`exit`] (the exit codes).
 
-mod bench;
 mod catalogue;
 mod cli;
 mod commands;

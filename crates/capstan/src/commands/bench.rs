@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use capstan_bench::{Area, Row, Scale, page, page_figure, page_ratio};
 use clap::ValueEnum as _;
 
-use crate::bench::{Area, Row, Scale, page, page_figure, page_ratio};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};

@@ -93,11 +93,15 @@ async fn an_aborted_task_is_waited_for() {
     let supervisor = Supervisor::new(1);
     let (busy, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (is_busy, has_ended) = (busy.clone(), ended.clone());
-    supervisor.start(HOLDER, "writer", move |_stop| {
+    supervisor.start(HOLDER, "writer", move |stop| {
         let (busy, ended) = (busy.clone(), ended.clone());
         async move {
             busy.store(true, Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(200));
+            while !stop.is_cancelled() {
+                std::thread::yield_now();
+            }
+            // Work without an await, which no abort interrupts.
+            (0..1_000).for_each(|_| std::thread::yield_now());
             ended.store(true, Ordering::SeqCst);
             std::future::pending().await
         }

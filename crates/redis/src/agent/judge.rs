@@ -178,7 +178,7 @@ mod tests {
             (&ready, &none, seen("new", 0), Data::Gone, "its first keys may not have been observed"),
             (&full, &rdb, seen("new", 3), Data::Older, "the last snapshot"),
             (&full, &rdb, seen("new", 0), Data::Gone, "no snapshot"),
-            (&full, &aof, seen("new", 3), Data::Whole, "what was answered is on disk"),
+            (&full, &aof, seen("new", 3), Data::Whole, "its file has all but the last second"),
             (&full, &aof, seen("new", 0), Data::Gone, "its file is gone"),
             (&ready, &aof, seen("new", 0), Data::Current, "it never had keys"),
         ];

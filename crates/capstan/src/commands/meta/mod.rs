@@ -9,8 +9,8 @@ mod watch;
 mod write;
 
 use anyhow::Result;
+use capstan_bench::Area;
 
-use crate::bench::Area;
 use crate::commands::bench;
 use crate::context::Context;
 use crate::exit::Exit;

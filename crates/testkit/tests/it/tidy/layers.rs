@@ -13,7 +13,7 @@ const LAYERS: [&[&str]; 9] = [
     &["capstan-redis-protocol"],
     &["capstan-redis-proxy"],
     &["capstan-redis", "capstan-topics", "capstan-docs", "capstan-fleet", "capstan-example"],
-    &["capstan-console"],
+    &["capstan-console", "capstan-bench"],
     &["capstan"],
 ];
 const TESTKIT: &str = "capstan-testkit";

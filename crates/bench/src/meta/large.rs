@@ -7,8 +7,8 @@ use etcd_client::GetOptions;
 
 use super::Size;
 use super::wire::fill;
-use crate::bench::peer::{Kind, Peer};
-use crate::bench::{Row, progress};
+use crate::peer::{Kind, Peer};
+use crate::{Row, progress};
 
 /// Concurrent loading transactions.
 const LOADS_AT_A_TIME: usize = 16;

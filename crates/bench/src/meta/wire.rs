@@ -4,7 +4,7 @@ use anyhow::Result;
 use etcd_client::{Client, Compare, CompareOp, GetOptions, Txn, TxnOp};
 
 use super::Size;
-use crate::bench::load::{Load, load};
+use crate::load::{Load, load};
 
 /// Bytes of a value.
 pub(super) const VALUE_BYTES: usize = 200;

@@ -13,8 +13,8 @@ use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
 use super::{PAYLOAD, PRODUCERS, Reached, Size, WINDOW};
-use crate::bench::cluster::Cluster;
-use crate::bench::load::{histogram, load, nanos};
+use crate::cluster::Cluster;
+use crate::load::{histogram, load, nanos};
 
 /// The part of a cell that is not counted.
 const WARM_UP_SHARE: u32 = 5;

@@ -10,9 +10,9 @@ use tokio::task::JoinSet;
 
 use super::Size;
 use super::wire::value;
-use crate::bench::load::{histogram, median, nanos};
-use crate::bench::peer::Peer;
-use crate::bench::{Row, progress};
+use crate::load::{histogram, median, nanos};
+use crate::peer::Peer;
+use crate::{Row, progress};
 
 /// Watchers per connection; each has its own stream.
 const STREAMS_PER_CONNECTION: usize = 100;

@@ -9,8 +9,8 @@ use capstan_meta::{Backend as _, Put, Range, Txn};
 
 use super::Size;
 use super::wire::{BATCH, key, value};
-use crate::bench::load::{load, median};
-use crate::bench::{Row, progress};
+use crate::load::{load, median};
+use crate::{Row, progress};
 
 /// Writers and readers, as many as there are clients over the wire.
 const WORKERS: usize = 64;

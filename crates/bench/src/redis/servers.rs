@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-use crate::bench::peer::free_ports;
+use crate::peer::free_ports;
 
 /// Timeout for a start.
 pub(super) const START_DEADLINE: Duration = Duration::from_secs(20);
@@ -115,7 +115,7 @@ impl Running {
     }
 
     pub(super) fn rss_mib(&self) -> Result<f64> {
-        crate::bench::peer::rss_mib(self.pid()?)
+        crate::peer::rss_mib(self.pid()?)
     }
 
     fn pid(&self) -> Result<u32> {

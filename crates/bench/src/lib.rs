@@ -14,19 +14,18 @@ mod redis;
 mod topics;
 mod workdir;
 
+use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::output;
-
-pub(crate) use page::{figure as page_figure, page, ratio as page_ratio};
+pub use page::{figure as page_figure, page, ratio as page_ratio};
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Area {
+pub enum Area {
     /// The metadata store beside etcd
     Meta,
     /// The placement planner beside the usual hash methods
@@ -45,11 +44,11 @@ pub(crate) enum Area {
 
 impl Area {
     /// Every area, in the order of the page.
-    pub(crate) const ALL: &[Area] =
+    pub const ALL: &[Area] =
         &[Area::Meta, Area::Placement, Area::Log, Area::Redis, Area::RedisMove, Area::Topics, Area::Docs];
 
     /// The area's heading and what its rows say.
-    pub(crate) fn title(self) -> &'static str {
+    pub fn title(self) -> &'static str {
         match self {
             Area::Meta => "Metadata store",
             Area::Placement => "Placement",
@@ -62,7 +61,7 @@ impl Area {
     }
 
     /// How its figures were made, in one paragraph.
-    pub(crate) fn method(self) -> &'static str {
+    pub fn method(self) -> &'static str {
         match self {
             Area::Meta => meta::METHOD,
             Area::Placement => placement::METHOD,
@@ -75,7 +74,7 @@ impl Area {
     }
 
     /// Measures it; files go below `dir`.
-    pub(crate) async fn run(self, scale: Scale, dir: &Path) -> Result<Vec<Row>> {
+    pub async fn run(self, scale: Scale, dir: &Path) -> Result<Vec<Row>> {
         match self {
             Area::Meta => meta::run(scale, dir).await,
             Area::Placement => {
@@ -93,7 +92,7 @@ impl Area {
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scale {
+pub enum Scale {
     /// What the page shows.
     Full,
     /// Seconds instead of minutes, to see that everything works; the figures mean little.
@@ -102,27 +101,28 @@ pub(crate) enum Scale {
 
 /// Prints what is being measured.
 fn progress(text: &str) {
-    output::say(format!("measuring {text}"));
+    // A closed stderr is ignored.
+    let _ = writeln!(std::io::stderr().lock(), "measuring {text}");
 }
 
 /// One measure: what we reach and what the peer reaches.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Row {
+pub struct Row {
     /// What was measured.
-    pub(crate) row: String,
+    pub row: String,
     /// Our figure.
-    pub(crate) ours: f64,
+    pub ours: f64,
     /// The peer.
-    pub(crate) peer: String,
+    pub peer: String,
     /// The peer's figure.
-    pub(crate) theirs: f64,
+    pub theirs: f64,
     /// Unit of both; rates end in `/s`.
-    pub(crate) unit: String,
+    pub unit: String,
 }
 
 /// Which figures are the good ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Better {
+pub enum Better {
     /// Rates.
     Higher,
     /// Times, sizes, counts of moves.
@@ -131,17 +131,17 @@ pub(crate) enum Better {
 
 impl Row {
     /// A row of these figures.
-    pub(crate) fn new(row: &str, ours: f64, peer: &str, theirs: f64, unit: &str) -> Row {
+    pub fn new(row: &str, ours: f64, peer: &str, theirs: f64, unit: &str) -> Row {
         Row { row: row.to_owned(), ours, peer: peer.to_owned(), theirs, unit: unit.to_owned() }
     }
 
     /// Of rates (`.../s`) more is better, of everything else less.
-    pub(crate) fn better(&self) -> Better {
+    pub fn better(&self) -> Better {
         if self.unit.ends_with("/s") { Better::Higher } else { Better::Lower }
     }
 
     /// How many times better we are than the peer: above 1 is good for us, whatever the unit.
-    pub(crate) fn ratio(&self) -> f64 {
+    pub fn ratio(&self) -> f64 {
         match self.better() {
             Better::Higher => quotient(self.ours, self.theirs),
             Better::Lower => quotient(self.theirs, self.ours),

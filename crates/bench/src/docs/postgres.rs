@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
 use super::{CLIENTS, FOUND, Reached};
-use crate::bench::peer::free_ports;
+use crate::peer::free_ports;
 
 const START_WITHIN: Duration = Duration::from_secs(60);
 /// Where Debian keeps the programs of each version.

@@ -8,9 +8,9 @@ use anyhow::Result;
 use tokio::sync::Mutex;
 
 use super::{APPENDERS, Size, append_rate, entry};
-use crate::bench::load::{load, median};
-use crate::bench::nats::{Connection, Nats, Version};
-use crate::bench::{Row, progress};
+use crate::load::{load, median};
+use crate::nats::{Connection, Nats, Version};
+use crate::{Row, progress};
 
 const SUBJECT: &str = "bench.x";
 

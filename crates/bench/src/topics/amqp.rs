@@ -17,7 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
 use super::{PAYLOAD, PRODUCERS, Reached, without};
-use crate::bench::load::{histogram, nanos};
+use crate::load::{histogram, nanos};
 
 const START_WITHIN: Duration = Duration::from_secs(30);
 const WARM_UP_SHARE: u32 = 5;
@@ -54,8 +54,8 @@ impl Server {
     pub(super) async fn start(dir: &Path) -> Result<Server> {
         std::fs::create_dir_all(dir)?;
         let dir = std::path::absolute(dir)?;
-        let [port, dist] = crate::bench::peer::free_ports()?;
-        let epmd = crate::bench::peer::free_ports()?[0];
+        let [port, dist] = crate::peer::free_ports()?;
+        let epmd = crate::peer::free_ports()?[0];
         let config = dir.join("rabbitmq.conf");
         std::fs::write(&config, format!("listeners.tcp.1 = 127.0.0.1:{port}\nlog.console.level = error\n"))?;
         std::fs::write(dir.join("enabled_plugins"), "[].\n")?;

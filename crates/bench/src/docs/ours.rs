@@ -16,9 +16,9 @@ use tokio::task::JoinSet;
 
 use super::http::Http;
 use super::{CLIENTS, FOUND, Reached, TEXT};
-use crate::bench::cluster::Cluster;
-use crate::bench::load::load;
-use crate::bench::peer::rss_mib;
+use crate::cluster::Cluster;
+use crate::load::load;
+use crate::peer::rss_mib;
 
 /// Documents of one request while a collection is filled.
 const BATCH: usize = 500;

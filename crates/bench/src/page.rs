@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{Area, Better, Row, machine};
 
 /// The whole page for the measured areas; files were below `dir`.
-pub(crate) fn page(measured: &[(Area, Vec<Row>)], dir: &Path) -> String {
+pub fn page(measured: &[(Area, Vec<Row>)], dir: &Path) -> String {
     let mut page = String::from(
         "# Benchmarks\n\nWritten by `make bench` (`capstan bench all --write docs/benchmarks.md`); do not edit. Ratio: how \
          many times better we are than the peer, so above 1 is good for us in every row.\n\n",
@@ -53,7 +53,7 @@ fn section(area: Area, rows: &[Row]) -> String {
 }
 
 /// A figure with three significant digits and thousands separators.
-pub(crate) fn figure(value: f64) -> String {
+pub fn figure(value: f64) -> String {
     if value < 10.0 {
         return format!("{value:.2}");
     }
@@ -72,7 +72,7 @@ pub(crate) fn figure(value: f64) -> String {
 }
 
 /// A ratio for the page.
-pub(crate) fn ratio(value: f64) -> String {
+pub fn ratio(value: f64) -> String {
     if value.is_finite() { format!("{value:.2} x") } else { "-".to_owned() }
 }
 

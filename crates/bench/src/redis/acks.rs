@@ -9,8 +9,8 @@ use anyhow::{Result, bail, ensure};
 use super::client::{Run, drive};
 use super::servers::{Node, POLL_EVERY, Running, START_DEADLINE, ask};
 use super::{CLIENTS, Size};
-use crate::bench::load::median;
-use crate::bench::{Row, progress};
+use crate::load::median;
+use crate::{Row, progress};
 
 /// `SET` with and without waiting for a replica.
 pub(super) async fn rows(size: Size, dir: &Path) -> Result<Vec<Row>> {

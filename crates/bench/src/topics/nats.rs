@@ -9,8 +9,8 @@ use hdrhistogram::Histogram;
 use tokio::task::JoinSet;
 
 use super::{PAYLOAD, PRODUCERS, Reached, WINDOW};
-use crate::bench::load::{histogram, nanos};
-use crate::bench::nats::{Connection, Nats, Version};
+use crate::load::{histogram, nanos};
+use crate::nats::{Connection, Nats, Version};
 
 const WARM_UP_SHARE: u32 = 5;
 

@@ -22,8 +22,8 @@ use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Size;
-use crate::bench::load::median;
-use crate::bench::{Row, progress};
+use crate::load::median;
+use crate::{Row, progress};
 
 /// The size of a shipment, and of a single entry.
 const LARGE: usize = 64 * 1024;
