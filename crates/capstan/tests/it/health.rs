@@ -193,9 +193,12 @@ async fn every_planted_fault_is_seen_everywhere_and_gone_after_its_repair() {
     // A killed host stays listed, and a host that is up cannot be removed.
     rig.hosts[1].daemon.process.kill9().unwrap();
     rig.seen("host-down", &rig.controllers[0]).await;
-    let list = rig.run(&["hosts", "list", "-o", "json"]).json();
-    let line = list["hosts"].as_array().unwrap().iter().find(|line| line["host"] == "h2").unwrap().clone();
-    assert!(line["up"] == false && line["down_since"].is_string(), "{line}");
+    eventually("it is noted since when", seen_within(), async || {
+        let list = rig.run(&["hosts", "list", "-o", "json"]).json();
+        let line = list["hosts"].as_array().unwrap().iter().find(|line| line["host"] == "h2").unwrap();
+        if line["up"] == false && line["down_since"].is_string() { Ok(()) } else { Err(line.to_string()) }
+    })
+    .await;
     let up = rig.run(&["hosts", "remove", "h1"]);
     assert!(up.code == 1 && up.stderr.contains("host h1 is up"), "{up:#?}");
     rig.hosts[1].daemon.restart().await;

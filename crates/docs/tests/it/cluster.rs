@@ -144,6 +144,11 @@ impl Cluster {
         let running = self.nodes.remove(name).unwrap();
         running.session.close().await.unwrap();
         running.node.stop().await.unwrap();
+        drop(running);
+        // Aborted tasks and syncs hold the engine until they are gone; before that it is neither opened nor removed.
+        let lock = std::fs::File::open(self.dir_of(name, "engine").join("lock")).unwrap();
+        let closed = async || lock.try_lock().map_err(|error| error.to_string());
+        eventually("the engine is closed", SOON, closed).await;
     }
 
     pub fn url(&self, number: usize, path: &str) -> String {
@@ -220,7 +225,8 @@ impl Cluster {
 }
 
 pub fn session_options() -> SessionOptions {
-    let (ttl, margin) = (Duration::from_secs(2), Duration::from_millis(600));
+    // No lease runs out on a busy machine, which would change the primaries.
+    let (ttl, margin) = (Duration::from_secs(30), Duration::from_secs(5));
     SessionOptions { ttl, margin, ..SessionOptions::default() }
 }
 

@@ -1,7 +1,5 @@
 //! What goes beyond single requests: bulk writes, changes as a stream, documents that expire, jobs, the description.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, SOON};
@@ -167,7 +165,7 @@ async fn the_description_names_every_route() {
             assert!(!text.contains("there is no") || text.contains("user"), "{method} {path}: {answer}");
         }
     }
-    tokio::time::timeout(Duration::from_secs(5), cluster.get("/healthz")).await.unwrap();
+    tokio::time::timeout(SOON, cluster.get("/healthz")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,8 +12,11 @@ use capstan_redis::agent::{
     Wanted,
 };
 use capstan_redis::shard::Succession;
-use capstan_testkit::{Port, RedisServer, TempDir, eventually, eventually_blocking};
+use capstan_testkit::{Port, RedisServer, TempDir, eventually};
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
+
+use crate::moves::kill_server;
 
 const PASSWORD: &str = "open sesame";
 const SOON: Duration = Duration::from_secs(30);
@@ -40,17 +43,7 @@ impl Homes {
         for record in homes.filter_map(|home| std::fs::read_to_string(home.path().join("node.json")).ok()) {
             let Some((_, pid)) = record.split_once("\"pid\":") else { continue };
             let pid: i32 = pid.split(',').next().unwrap().parse().unwrap();
-            let config = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            if config.contains("redis-server") {
-                nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL)
-                    .ok();
-                let command = format!("/proc/{pid}/cmdline");
-                // That of a zombie is empty.
-                eventually_blocking("the server is gone", SOON, || match std::fs::read_to_string(&command) {
-                    Ok(text) if !text.is_empty() => Err(text),
-                    _ => Ok(()),
-                });
-            }
+            kill_server(pid);
         }
     }
 }
@@ -108,7 +101,10 @@ fn wanted(port: &Port, owner: Option<(&str, u64)>, persistence: Persistence) -> 
 
 async fn connect(node: &Address) -> redis::RedisResult<MultiplexedConnection> {
     let url = format!("redis://:{}@{node}/", PASSWORD.replace(' ', "%20"));
-    redis::Client::open(url)?.get_multiplexed_async_connection().await
+    // A takeover holds writes back for a second, and so does a disk that is slow.
+    let config =
+        AsyncConnectionConfig::new().set_connection_timeout(Some(SOON)).set_response_timeout(Some(SOON));
+    redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
 async fn set(node: &Address, key: &str) {

@@ -219,11 +219,15 @@ async fn a_consumer_that_reads_nothing_holds_a_window_and_disturbs_none() {
     let mut producer = client.producer(TOPIC, "p", RELIABLE).await;
     let _stuck = client.consumer(TOPIC, "stuck", "c", SubscriptionType::Exclusive).await;
     let mut reader = client.consumer(TOPIC, "reader", "c", SubscriptionType::Exclusive).await;
-    for number in 0..600 {
-        producer.send(&number.to_string()).await;
-    }
     let expected: Vec<String> = (0..600).map(|number| number.to_string()).collect();
-    assert_eq!(reader.take(600).await, expected);
+    // Read while it is published: a message that is not acknowledged in time is delivered again.
+    let publishing = async {
+        for text in &expected {
+            producer.send(text).await;
+        }
+    };
+    let (taken, ()) = tokio::join!(reader.take(600), publishing);
+    assert_eq!(taken, expected);
     let stats = client.own().stats(StatsRequest { topic: TOPIC.to_owned() }).await.unwrap().into_inner();
     let stuck = stats.subscriptions.iter().find(|known| known.name == "stuck").unwrap();
     assert!(stuck.in_flight <= 256 && stuck.backlog == 600, "{stuck:?}");

@@ -17,7 +17,7 @@ use capstan_topics::wire::danube_schema::{ConfigureTopicSchemaRequest, RegisterS
 use capstan_topics::{check, commit};
 use tonic::Code;
 
-use crate::cluster::{Client, Cluster, NON_RELIABLE, RELIABLE, SOON, channel, text};
+use crate::cluster::{Cluster, NON_RELIABLE, RELIABLE, SOON, channel, text};
 
 const TOPIC: &str = "/default/orders";
 /// How long one waits for a message that must not come.
@@ -58,9 +58,7 @@ async fn topics_are_spread_evenly_on_request() {
         let topic = format!("/default/t{number}");
         let mut producer = client.producer(&topic, "p", RELIABLE).await;
         producer.send("after").await;
-        let stats = capstan_topics::wire::capstan::topics::v1::StatsRequest { topic: topic.clone() };
-        let owner = Client::connect(&client.locate(&topic).await).await;
-        assert_eq!(owner.own().stats(stats).await.unwrap().into_inner().end, 2, "{topic}");
+        assert_eq!(cluster.own_client().stats(&topic).await.unwrap().end, 2, "{topic}");
     }
 }
 

@@ -102,7 +102,10 @@ async fn a_broker_that_is_not_the_owner_redirects_and_ends_streams() {
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.metadata().get_bin("error-message-bin").is_some());
     let mut consumer = client.consumer(TOPIC, "s", "c", SubscriptionType::Exclusive).await;
-    client.admin().unload_topic(TopicRequest { name: TOPIC.to_owned() }).await.unwrap();
+    eventually("the topic is unloaded", SOON, async || {
+        client.admin().unload_topic(TopicRequest { name: TOPIC.to_owned() }).await
+    })
+    .await;
     assert_eq!(consumer.end().await.code(), Code::Unavailable);
     eventually("the topic is served elsewhere", SOON, async || {
         let now = cluster.owner(TOPIC).await;

@@ -90,12 +90,15 @@ async fn a_repeated_batch_is_published_once() {
             .collect::<Result<Vec<_>, _>>()
             .await
     };
+    // Returns when the topic is served.
+    cluster.client().await.producer(TOPIC, "other", RELIABLE).await;
     let first = publish(&cluster, vec![request(1, &["a", "b"]), request(3, &["c"])]).await.unwrap();
     assert_eq!(first, [(0, false), (2, false)]);
     let again = publish(&cluster, vec![request(3, &["c"]), request(4, &["d"])]).await.unwrap();
     assert_eq!(again, [(2, true), (3, false)]);
     cluster.end("a").await;
     cluster.begin("a").await;
+    cluster.client().await.producer(TOPIC, "other", RELIABLE).await;
     let after = publish(&cluster, vec![request(3, &["c"]), request(5, &["e"])]).await.unwrap();
     assert_eq!(after, [(2, true), (4, false)], "the state of producers is in the log");
     let gap = publish(&cluster, vec![request(9, &["x"])]).await.unwrap_err();

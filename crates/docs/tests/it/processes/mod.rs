@@ -59,6 +59,7 @@ pub struct Cluster {
     endpoint: String,
     pub client: reqwest::Client,
     dir: TempDir,
+    _meta_port: Port,
 }
 
 impl Cluster {
@@ -67,7 +68,6 @@ impl Cluster {
         let dir = TempDir::new("docs-processes").unwrap();
         let port = Port::reserve().unwrap();
         let (listen, data) = (port.addr().to_string(), dir.join("meta").display().to_string());
-        drop(port);
         let args = ["meta", "serve", "--listen", &listen, "--dir", &data].map(str::to_owned);
         let meta = Daemon::start(&dir, "meta-serve", &args).await;
         let endpoint = format!("http://{listen}");
@@ -75,8 +75,15 @@ impl Cluster {
         let controller = Daemon::start(&dir, "controller", &args).await;
         let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap();
         let nodes_up = BTreeMap::new();
-        let mut cluster =
-            Cluster { nodes: nodes_up, _controller: controller, _meta: meta, endpoint, client, dir };
+        let mut cluster = Cluster {
+            nodes: nodes_up,
+            _controller: controller,
+            _meta: meta,
+            endpoint,
+            client,
+            dir,
+            _meta_port: port,
+        };
         for number in 1..=nodes {
             cluster.add(&format!("h{number}")).await;
         }

@@ -110,7 +110,7 @@ async fn a_primary_that_is_replaced_before_its_replica_confirms_acknowledges_not
 /// One of two replicas may be promoted: a write that only the other one has would be lost by a failover.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_may_not_be_promoted_acknowledges_nothing() -> anyhow::Result<()> {
-    let limits = Limits { replica_ack: Duration::from_millis(300), ..Limits::default() };
+    let limits = Limits { replica_ack: Duration::from_secs(2), ..Limits::default() };
     let setup = Setup::with(1, limits, STRICT).await?;
     let mut both = replicas(&setup).await?;
     both.extend(replicas(&setup).await?);

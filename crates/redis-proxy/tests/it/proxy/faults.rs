@@ -94,7 +94,7 @@ async fn a_lost_node_is_an_error_and_its_return_is_noticed() -> anyhow::Result<(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_nobody_serves_is_held_and_then_refused() -> anyhow::Result<()> {
-    let limits = Limits { hold: std::time::Duration::from_millis(200), ..Limits::default() };
+    let limits = Limits { hold: std::time::Duration::from_secs(2), ..Limits::default() };
     let setup = Setup::with(1, limits, "{}").await?;
     let node = setup.nodes[0].address();
     setup.tell(&format!("NMCTL SETDB 2 NOFLAG db {node} 0-100"))?;
@@ -115,7 +115,7 @@ async fn a_lease_that_is_not_renewed_ends_the_serving() -> anyhow::Result<()> {
     let setup = Setup::with(1, limits, "{}").await?;
     let mut wire = setup.client()?;
     assert_eq!(wire.say("SET k v")?, "+OK\r\n");
-    setup.tell("NMCTL LEASE c1 1 400")?;
+    setup.tell("NMCTL LEASE c1 1 3000")?;
     assert_eq!(wire.say("GET k")?, "$1\r\nv\r\n");
     until("the lease has run out", || {
         Ok(wire.say("GET k")? == "-CLUSTERDOWN The proxy has no lease from the coordinators\r\n")

@@ -30,9 +30,13 @@ async fn late_replies_of_a_replaced_node_are_not_delivered() -> anyhow::Result<(
     plain.command(&["SET", "bar", "late"])?;
     plain.command(&["SET", "{foo}2", "elsewhere"])?;
     prepared.command(&["EXEC"])?;
+    prepared.command(&["SET", "{foo}3", "elsewhere"])?;
     split.command(&["MSET", "bar", "late", "foo", "split"])?;
-    // The other node has executed its parts: by then the frozen one has received its own.
+    // The other node has executed what came after, on each connection: by then the frozen one has received its part.
     until("the other node has its part", || Ok(busy.say("GET foo")? == "$5\r\nsplit\r\n"));
+    for key in ["{foo}2", "{foo}3"] {
+        until("it has what came after", || Ok(busy.say(&format!("GET {key}"))? == "$9\r\nelsewhere\r\n"));
+    }
     setup.tell(&format!("NMCTL SETDB 2 NOFLAG db {new} {FIRST} db {new} {SECOND}"))?;
 
     for (name, wire) in
@@ -42,7 +46,9 @@ async fn late_replies_of_a_replaced_node_are_not_delivered() -> anyhow::Result<(
         assert!(reply.starts_with("-OUTCOMEUNKNOWN "), "{name}: {reply}");
         assert!(reply.contains(&old.to_string()), "{name}: {reply}");
     }
-    assert_eq!(plain.reply()?, b"+OK\r\n", "the command behind it was for another node");
+    for wire in [&mut plain, &mut prepared] {
+        assert_eq!(wire.reply()?, b"+OK\r\n", "the command behind it was for another node");
+    }
     assert_eq!(plain.say("GET bar")?, "$-1\r\n", "served by the node that replaced it");
     setup.nodes[0].resume()?;
     // Nothing of the old node is delivered any more, and only this test is connected to it.
@@ -64,7 +70,7 @@ async fn replies_after_the_end_of_the_lease_are_not_delivered() -> anyhow::Resul
     let mut wire = setup.client()?;
     assert_eq!(wire.say("SET bar before")?, "+OK\r\n");
     setup.nodes[0].pause()?;
-    setup.tell("NMCTL LEASE c1 1 300")?;
+    setup.tell("NMCTL LEASE c1 1 3000")?;
     wire.command(&["SET", "bar", "late"])?;
     let mut info = setup.client()?;
     until("the lease has ended", || Ok(info.say("NMCTL INFO")?.contains("serving:no")));
@@ -84,7 +90,7 @@ async fn replies_wait_for_a_late_renewal() -> anyhow::Result<()> {
     let mut wire = setup.client()?;
     assert_eq!(wire.say("SET bar before")?, "+OK\r\n");
     setup.nodes[0].pause()?;
-    setup.tell("NMCTL LEASE c1 1 300")?;
+    setup.tell("NMCTL LEASE c1 1 3000")?;
     wire.command(&["SET", "bar", "waited"])?;
     let mut info = setup.client()?;
     until("the lease has ended", || Ok(info.say("NMCTL INFO")?.contains("serving:no")));
@@ -129,7 +135,7 @@ async fn a_handover_without_a_lease_acknowledges_nothing() -> anyhow::Result<()>
     let mut wire = setup.client()?;
     assert_eq!(wire.say("SET bar before")?, "+OK\r\n");
     old.pause()?;
-    setup.tell("NMCTL LEASE c1 1 300")?;
+    setup.tell("NMCTL LEASE c1 1 3000")?;
     wire.command(&["SET", "bar", "late"])?;
     let mut info = setup.client()?;
     until("the lease has ended", || Ok(info.say("NMCTL INFO")?.contains("serving:no")));

@@ -20,7 +20,7 @@ use capstan_redis::coordinator::{Coordinator, Timing, Wire as CoordinatorWire};
 use capstan_redis::host::{self, Identity, NodeSecret};
 use capstan_redis_proxy::{Config, Limits, Proxy};
 use capstan_testkit::redis::Wire;
-use capstan_testkit::{Port, Process, Ready, TempDir, eventually, process};
+use capstan_testkit::{Port, Process, Ready, TempDir, eventually, eventually_blocking, process};
 use redis::aio::MultiplexedConnection;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -264,10 +264,16 @@ impl Drop for HostProcess {
     }
 }
 
+/// kill -9 of a server. When this returns, it writes no more.
 pub(crate) fn kill_server(pid: i32) {
-    let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    if command.contains("redis-server") {
+    let command = || std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    if command().contains("redis-server") {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).ok();
+        // That of a zombie is empty.
+        eventually_blocking("the server is gone", SOON, || match command() {
+            gone if gone.is_empty() => Ok(()),
+            running => Err(running),
+        });
     }
 }
 

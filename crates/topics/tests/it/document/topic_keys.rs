@@ -170,7 +170,8 @@ mod checks {
         let other = cluster.nodes.keys().find(|name| **name != owner).unwrap();
         let from = cluster.nodes[&owner].broker.id();
         // By any broker, not only by the topic's own.
-        cluster.client_of(other).await.admin().unload_topic(topic()).await.unwrap();
+        let asked = cluster.client_of(other).await;
+        eventually("the topic is unloaded", SOON, async || asked.admin().unload_topic(topic()).await).await;
         let state = json_at(&cluster, "/danube-data/storage/topics/default/reliable_topic/state").await;
         assert_eq!((&state["sealed"], &state["last_committed_offset"]), (&json!(true), &json!(21)));
         assert_eq!((&state["broker_id"], &state["next_offset"]), (&json!(from), &json!(22)));

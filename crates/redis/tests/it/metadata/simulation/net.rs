@@ -163,8 +163,10 @@ impl Net {
             Message::SetConf(told) => told.epoch,
             _ => return,
         };
-        let present = self.store.read(&HostEpochKey { proxy: proxy.clone() }).await.unwrap();
-        let last = self.store.read(&LastHostEpochKey { proxy: proxy.clone() }).await.unwrap();
+        let present = self.store.read(&HostEpochKey { proxy: proxy.clone() }).await;
+        let last = self.store.read(&LastHostEpochKey { proxy: proxy.clone() }).await;
+        // A store that is down judges nothing.
+        let (Ok(present), Ok(last)) = (present, last) else { return };
         let committed = present.or(last).map_or(Epoch::NEVER_TOLD, |seen| seen.record);
         if epoch > committed {
             let text = format!("{proxy} got epoch {epoch} before it was committed ({committed})");
