@@ -14,6 +14,7 @@ pub mod enroll;
 pub mod error;
 pub mod grant;
 pub mod guard;
+pub mod handshake;
 pub mod keys;
 pub mod limit;
 pub mod object;

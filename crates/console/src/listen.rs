@@ -7,19 +7,15 @@ use std::time::Duration;
 
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use capstan_access::handshake::{Handshake, TlsStream};
+use capstan_access::tls::ServerConfig;
 use capstan_meta::OwnedTask;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::server::TlsStream;
 
 /// Handshakes at a time: each takes a socket and some processor time of this process.
 const HANDSHAKES: usize = 256;
-/// A client that has not finished its handshake by then is not served.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// Connections that wait to be served.
 const WAITING: usize = 64;
 /// The pause after a failure to accept, such as too many open files.
@@ -71,12 +67,11 @@ pub struct TlsListener {
 
 impl TlsListener {
     /// Serves TLS with this configuration on a bound socket.
-    pub fn new(listener: TcpListener, mut config: ServerConfig) -> io::Result<TlsListener> {
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    pub fn new(listener: TcpListener, config: ServerConfig) -> io::Result<TlsListener> {
         let address = listener.local_addr()?;
         let (sender, arrivals) = mpsc::channel(WAITING);
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        let accepting = OwnedTask::spawn(accept_all(listener, acceptor, sender));
+        let handshake = Handshake::new(config, "http/1.1");
+        let accepting = OwnedTask::spawn(accept_all(listener, handshake, sender));
         Ok(TlsListener { address, arrivals, _accepting: accepting })
     }
 }
@@ -98,7 +93,7 @@ impl Listener for TlsListener {
     }
 }
 
-async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, sender: mpsc::Sender<Arrival>) {
+async fn accept_all(listener: TcpListener, handshake: Handshake, sender: mpsc::Sender<Arrival>) {
     let permits = Arc::new(Semaphore::new(HANDSHAKES));
     let mut handshakes = JoinSet::new();
     loop {
@@ -112,17 +107,16 @@ async fn accept_all(listener: TcpListener, acceptor: TlsAcceptor, sender: mpsc::
                 continue;
             }
         };
-        let (acceptor, sender) = (acceptor.clone(), sender.clone());
+        let (handshake, sender) = (handshake.clone(), sender.clone());
         handshakes.spawn(async move {
             let _permit = permit;
-            match timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
-                Ok(Ok(stream)) => {
+            match handshake.accept(stream).await {
+                Ok(stream) => {
                     let peer = Peer::of(address, &stream);
                     // Nothing is served any more if the listener is gone.
                     drop(sender.send((stream, peer)).await);
                 }
-                Ok(Err(error)) => tracing::debug!(%address, %error, "tls handshake failed"),
-                Err(_) => tracing::debug!(%address, "tls handshake took too long"),
+                Err(error) => tracing::debug!(%address, %error, "tls handshake failed"),
             }
         });
     }

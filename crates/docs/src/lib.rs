@@ -25,6 +25,7 @@ mod jobs;
 mod queue;
 mod report;
 mod router;
+mod way;
 
 pub mod node;
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use capstan_access::tls::LiveTls;
 use capstan_control::keys::{HostId, ServiceName};
 use capstan_log::HolderId;
 use capstan_log::keys::LogKeys;
@@ -67,6 +68,9 @@ pub struct NodeOptions {
     pub backups: PathBuf,
     /// Where clients and other nodes reach its API.
     pub http: SocketAddr,
+    /// Its certificate and the authority of the cluster, if its API is served over TLS; then it reaches other nodes over
+    /// TLS only.
+    pub tls: Option<LiveTls>,
     /// The cluster that the first node creates.
     pub cluster: ClusterSpec,
     /// Bytes of documents that are kept in memory.
@@ -107,6 +111,7 @@ pub(crate) struct Inner {
     pub(crate) cluster: ClusterSpec,
     pub(crate) started: u64,
     pub(crate) http: SocketAddr,
+    pub(crate) tls: Option<LiveTls>,
     pub(crate) metrics: DocsMetrics,
     /// Cancelled when streams have to end, because the node stops.
     pub(crate) closing: CancellationToken,
@@ -181,7 +186,8 @@ impl Prepared {
         let status =
             NodeStatus { http: options.http, building: 0, unusable: 0, queue, extra: Extra::default() };
         session.declare(&AliveKey { node: options.id.clone() }, &status);
-        let router = Router::new(store.clone(), view, cluster.token_digits, tokens.clone(), secret)?;
+        let (digits, tls) = (cluster.token_digits, options.tls.as_ref());
+        let router = Router::new(store.clone(), view, digits, tokens.clone(), secret, tls)?;
         let tasks = vec![
             OwnedTask::spawn(create_tokens(store, cluster.clone())),
             OwnedTask::spawn(tidy(holder.clone(), tokens, cluster.token_digits)),
@@ -196,6 +202,7 @@ impl Prepared {
             cluster,
             started,
             http: options.http,
+            tls: options.tls,
             metrics: options.metrics,
             backups: options.backups,
             one_archive: Arc::new(Semaphore::new(1)),

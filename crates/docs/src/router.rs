@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::Bson;
+use capstan_access::tls::LiveTls;
 use capstan_control::keys::HostId;
 use capstan_log::LogConfig;
 use capstan_log::keys::{LogKey, LogKeys};
@@ -26,6 +27,7 @@ use crate::keys::{
     AccessKeys, Alive, AliveKey, CollectionKey, CollectionName, Collections, DatabaseKey, DatabaseName,
     Databases, DroppingAll, Jobs, Nodes, Users,
 };
+use crate::way::Way;
 
 /// How long a request is tried.
 const WITHIN: Duration = Duration::from_secs(15);
@@ -68,7 +70,7 @@ pub(crate) struct Router {
     pub(crate) view: Arc<View>,
     pub(crate) digits: u8,
     tokens: Arc<Tokens>,
-    client: reqwest::Client,
+    way: Way,
     secret: String,
 }
 
@@ -94,11 +96,11 @@ impl Router {
         digits: u8,
         tokens: Arc<Tokens>,
         secret: String,
+        tls: Option<&LiveTls>,
     ) -> Result<Router, DocsError> {
-        let client = reqwest::Client::builder().no_proxy().tcp_nodelay(true).timeout(WITHIN);
-        let client = client.pool_idle_timeout(IDLE_WITHIN).build();
-        let client = client.map_err(|error| DocsError::Broken(error.to_string()))?;
-        Ok(Router { store, view, digits, tokens, client, secret })
+        let client = reqwest::Client::builder().tcp_nodelay(true).timeout(WITHIN);
+        let way = Way::new(client.pool_idle_timeout(IDLE_WITHIN), tls)?;
+        Ok(Router { store, view, digits, tokens, way, secret })
     }
 
     pub(crate) fn tokens(&self) -> &Arc<Tokens> {
@@ -175,9 +177,9 @@ impl Router {
         let primary = Router::config(&snapshot, token).ok_or_else(leaderless)?.primary;
         let node = node_of(primary.as_str()).ok_or_else(leaderless)?;
         let found = snapshot.get(&AliveKey { node }).ok().flatten().ok_or_else(leaderless)?;
-        let url = format!("http://{}/{COMMANDS}/{token}", found.record.http);
+        let url = self.way.url(found.record.http, &format!("{COMMANDS}/{token}"));
         let body = bson::serialize_to_vec(command).map_err(|error| DocsError::refused(error.to_string()))?;
-        let sent = self.client.post(url).header(SECRET_HEADER, &self.secret).body(body).send().await;
+        let sent = self.way.http.post(url).header(SECRET_HEADER, &self.secret).body(body).send().await;
         let is_read = matches!(
             command,
             Command::Read(..) | Command::Digest | Command::Position {} | Command::Changes { .. }

@@ -31,6 +31,7 @@ pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod seed;
+pub mod tap;
 mod tempdir;
 
 pub use etcd::Etcd;
@@ -39,4 +40,5 @@ pub use ports::{Port, PortBlock};
 pub use process::{Process, Ready};
 pub use proxy::Proxy;
 pub use redis::RedisServer;
+pub use tap::Tap;
 pub use tempdir::TempDir;

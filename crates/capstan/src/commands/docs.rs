@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::commands::action::OperatorAction;
 use crate::commands::bar::{Bar, bar_of};
+use crate::config::HostTls;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::{Format, say};
@@ -235,7 +236,8 @@ pub(crate) async fn run(command: DocsCommand, context: &mut Context) -> Result<E
 }
 
 async fn documents(command: DocsCommand, context: &mut Context) -> Result<Exit> {
-    let client = Client::connect(&context.store().await?).await?;
+    let tls = context.config()?.tls.as_ref().map(HostTls::live).transpose()?;
+    let client = Client::connect(&context.store().await?, tls.as_ref()).await?;
     match command {
         DocsCommand::Databases => names(&client.send("GET", "/db", &[], None).await?, "DATABASE", context),
         DocsCommand::Collections { database } => {

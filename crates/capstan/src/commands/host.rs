@@ -48,7 +48,7 @@ pub(crate) async fn run(args: HostArgs, context: &mut Context) -> Result<Exit> {
     if config.host.roles.contains(&HostRole::Docs) {
         let api = daemon::start_docs_host(process, store, session, &config, metrics).await?;
         addresses.insert(daemon::DOCS_ADDRESS.to_owned(), api.to_string());
-        endpoints.docs = Some(daemon::docs_url(api));
+        endpoints.docs = Some(daemon::docs_url(&config, api));
     }
     let redis = addresses.get(PROXY_ADDRESS).cloned();
     let roles: Vec<&str> =

@@ -88,7 +88,7 @@ pub(crate) async fn run(args: UpArgs, context: &mut Context) -> Result<Exit> {
     let mut endpoints = opened.endpoints.clone();
     let hosts = start(&mut process, opened, &config, &screen).await?;
     let docs = hosts.iter().filter_map(|host| host.addresses.get(daemon::DOCS_ADDRESS));
-    endpoints.docs_nodes = docs.map(daemon::docs_url).collect();
+    endpoints.docs_nodes = docs.map(|address| daemon::docs_url(&config, address)).collect();
     endpoints.docs = endpoints.docs_nodes.first().cloned();
     let proxy = hosts.iter().find_map(|host| host.addresses.get(PROXY_ADDRESS));
     let registry = endpoints.http.iter().map(|http| format!("{http}{}", capstan_console::SCHEMA_REGISTRY));

@@ -40,7 +40,9 @@ impl Reader<'_> {
         if listen.ip().is_unspecified() {
             self.problem("docs.listen", "must be a specific address: it is advertised to the other nodes");
         }
-        self.closed(listen, "docs.listen", "docs.allow_insecure", "");
+        if self.own_certificates().is_none() {
+            self.closed(listen, "docs.listen", "docs.allow_insecure", "or set `tls.dir`, ");
+        }
         let (copies, digits) = (self.count("docs.copies"), self.count("docs.token_digits"));
         if !(1..=MAX_COPIES).contains(&copies) {
             self.problem("docs.copies", &format!("must be between 1 and {MAX_COPIES}"));

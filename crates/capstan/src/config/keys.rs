@@ -152,8 +152,8 @@ pub(crate) const KEYS: &[Key] = &[
         Kind::Path,
         "",
         "Directory with the certificates of this host: ca.pem, host.pem and, where certificates are signed, ca.key. Set, \
-         `http.listen`, `meta.listen` and the holders of `capstan host` are served over TLS, connections between hosts need \
-         certificates of both sides, and host.pem is renewed. Made by `capstan certs init` and `capstan join`.",
+         `http.listen`, `meta.listen`, `docs.listen`, `topics.listen` and the holders of `capstan host` are served over TLS, \
+         and host.pem is renewed. Made by `capstan certs init` and `capstan join`.",
     ),
     key(
         "tls.life",
@@ -430,14 +430,16 @@ pub(crate) const KEYS: &[Key] = &[
         "topics.tls_cert",
         Kind::Path,
         "",
-        "Certificate chain (PEM) that brokers show; its names must include the host of `topics.advertise`.",
+        "Certificate chain (PEM) that brokers show; its names must include the host of `topics.advertise`. Unset: that in \
+         `tls.dir`.",
     ),
     key("topics.tls_key", Kind::Path, "", "Private key (PEM) of `topics.tls_cert`."),
     key(
         "topics.tls_ca",
         Kind::Path,
         "",
-        "Authority (PEM) that signed the certificates of all brokers: brokers and commands know brokers by it.",
+        "Authority (PEM) that signed the certificates of all brokers: brokers and commands know brokers by it. Unset: that \
+         in `tls.dir`.",
     ),
     key(
         "topics.cluster",
@@ -489,7 +491,8 @@ pub(crate) const KEYS: &[Key] = &[
         "docs.allow_insecure",
         Kind::Flag,
         "false",
-        "Allow `docs.listen` on an address that other machines reach although it is served without TLS.",
+        "Allow `docs.listen` on an address that other machines reach without `tls.dir`, although keys and documents can be \
+         read on the way.",
     ),
     key("docs.dir", Kind::Path, "", "Where this host's documents are kept. Unset: `docs` in `meta.dir`."),
     key(

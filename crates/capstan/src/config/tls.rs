@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use capstan_access::certs::files;
+use capstan_access::tls::{LiveTls, TlsFiles};
 
 use super::Reader;
 
@@ -25,6 +27,15 @@ pub(crate) struct HostTls {
     pub(crate) life: Duration,
     /// How often its own certificate is renewed; nothing: at half of its life.
     pub(crate) renew_every: Option<Duration>,
+}
+
+impl HostTls {
+    /// Certificate, key and authority as they are at every handshake.
+    pub(crate) fn live(&self) -> Result<LiveTls> {
+        let (cert, key) = (self.host.clone(), self.host.clone());
+        let opened = LiveTls::open(TlsFiles { cert, key, authority: Some(self.ca.clone()) });
+        opened.context("cannot use the certificates in tls.dir")
+    }
 }
 
 impl Reader<'_> {

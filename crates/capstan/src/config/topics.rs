@@ -54,7 +54,8 @@ impl Reader<'_> {
         let listen = self.address("topics.listen")?;
         let (tls, authority) = self.topics_tls();
         if tls.is_none() {
-            let better = "or give it `topics.tls_cert`, `topics.tls_key` and `topics.tls_ca`, ";
+            let better =
+                "or set `tls.dir`, or give it `topics.tls_cert`, `topics.tls_key` and `topics.tls_ca`, ";
             self.closed(listen, "topics.listen", "topics.allow_insecure", better);
         }
         let advertise = Some(self.text("topics.advertise")).filter(|text| !text.is_empty());
@@ -78,13 +79,17 @@ impl Reader<'_> {
         Some(Topics { listen, advertise, cluster, copies, tier, tls, authority })
     }
 
-    /// What brokers show, and the authority by which they are known; commands have the second only.
+    /// What brokers show, and the authority by which they are known; commands have the second only. What is not set is
+    /// that of the host.
     fn topics_tls(&mut self) -> (Option<TopicsTls>, Option<PathBuf>) {
         let identity = self.identity("topics.tls_cert", "topics.tls_key");
         let authority = self.existing("topics.tls_ca");
         if identity.is_some() && authority.is_none() {
             self.problem("topics.tls_cert", "needs `topics.tls_ca`: brokers know each other by it");
         }
+        let own = self.own_certificates();
+        let identity = identity.or_else(|| own.as_ref().map(|(_, host)| (host.clone(), host.clone())));
+        let authority = authority.or_else(|| own.map(|(ca, _)| ca));
         let tls = identity.zip(authority.clone());
         (tls.map(|((cert, key), authority)| TopicsTls { cert, key, authority }), authority)
     }

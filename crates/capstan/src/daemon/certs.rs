@@ -11,7 +11,7 @@ use capstan_access::certs::{Description, HostNames, KeyRequest, describe};
 use capstan_access::enroll::{Signer, Welcome, signers_list};
 use capstan_access::keys::SignerKey;
 use capstan_access::spec::SignerRecord;
-use capstan_access::tls::{LiveTls, TlsFiles, check_pair};
+use capstan_access::tls::check_pair;
 use capstan_control::keys::HostId;
 use capstan_meta::etcd::TlsRenewal;
 use capstan_meta::record::Extra;
@@ -228,8 +228,7 @@ fn renew_here(own: &HostTls, present: &Description) -> Result<Description> {
 
 /// Asks one process after the other, with the present certificate.
 async fn sign_elsewhere(own: &HostTls, signers: &[SocketAddr], request: &str) -> Result<String> {
-    let (cert, key) = (own.host.clone(), own.host.clone());
-    let live = LiveTls::open(TlsFiles { cert, key, authority: Some(own.ca.clone()) })?;
+    let live = own.live()?;
     let mut last = anyhow::anyhow!("no process signs certificates");
     for signer in signers {
         let body = json!({ "request": request });

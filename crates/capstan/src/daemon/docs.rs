@@ -17,7 +17,7 @@ use super::listen::bind;
 use super::local::LocalHost;
 use super::logs::{HolderPlace, start_holder};
 use super::process::{LISTENER, LOOP, Process};
-use crate::config::{Config, Docs, HostRole};
+use crate::config::{Config, HostRole, HostTls};
 
 /// The name of the API's address in a host's record.
 pub(crate) const DOCS_ADDRESS: &str = "docs";
@@ -40,9 +40,9 @@ struct Place {
     metrics: DocsMetrics,
 }
 
-/// The base URL for clients of a node's API.
-pub(crate) fn docs_url(address: impl std::fmt::Display) -> String {
-    format!("http://{address}/db")
+/// The base URL for clients of a node's API, over TLS if the process has certificates.
+pub(crate) fn docs_url(config: &Config, address: impl std::fmt::Display) -> String {
+    format!("{}://{address}/db", config.http_scheme())
 }
 
 /// Starts the node of this process's host. Returns the address of its API.
@@ -63,7 +63,7 @@ pub(crate) async fn start_docs_host(
         min_copies: settings.copies / 2 + 1,
         metrics: metrics.docs.clone(),
     };
-    let (_, address) = start_node(process, store, session, settings, place).await?;
+    let (_, address) = start_node(process, store, session, config, place).await?;
     Ok(address)
 }
 
@@ -94,7 +94,7 @@ pub(crate) async fn start_local_docs(
             min_copies: LOCAL_MIN_COPIES,
             metrics: metrics.docs.clone(),
         };
-        let (node, address) = start_node(process, store, session, &config.docs, place).await?;
+        let (node, address) = start_node(process, store, session, config, place).await?;
         host.role(HostRole::Docs)?;
         host.addresses.insert(DOCS_ADDRESS.to_owned(), address.to_string());
         addresses.push(address);
@@ -110,9 +110,10 @@ async fn start_node(
     process: &Process,
     store: &Store,
     session: &Session,
-    settings: &Docs,
+    config: &Config,
     place: Place,
 ) -> Result<(Node, SocketAddr)> {
+    let settings = &config.docs;
     let listener = bind(place.listen, "docs.listen").await?;
     let address = listener.local_addr()?;
     let cluster = ClusterSpec {
@@ -127,6 +128,7 @@ async fn start_node(
         dir: std::path::absolute(&place.dir)?,
         backups: std::path::absolute(&place.backups)?,
         http: address,
+        tls: config.tls.as_ref().map(HostTls::live).transpose()?,
         cluster,
         cache_bytes: settings.cache_bytes,
         queue: settings.queue.clone(),
@@ -145,8 +147,8 @@ async fn start_node(
             stop.cancelled_owned().await;
             closing.close_streams();
         };
-        api::serve(listener, served, api::ConnectionLimits::default(), stopped).await;
-        Ok(())
+        let serving = api::serve(listener, served, api::ConnectionLimits::default(), stopped);
+        serving.await.context("cannot serve documents")
     });
     Ok((node, address))
 }

@@ -150,7 +150,7 @@ fn certificates(config: &Config) -> Vec<Certificate> {
         ("redis.tls_client_ca", redis.and_then(|tls| tls.client_ca.as_ref()).filter(other)),
         ("holders.tls_cert", holders.map(|tls| &tls.cert)),
         ("holders.tls_ca", holders.map(|tls| &tls.ca)),
-        ("topics.tls_cert", config.topics.tls.as_ref().map(|tls| &tls.cert)),
+        ("topics.tls_cert", config.topics.tls.as_ref().map(|tls| &tls.cert).filter(other)),
     ];
     let given = named.into_iter().filter_map(|(setting, file)| Some((setting, file?.clone())));
     given.map(|(setting, file)| Certificate { setting, file }).collect()

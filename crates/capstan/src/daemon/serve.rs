@@ -105,7 +105,7 @@ pub(crate) fn start_http(
             serving.await.context("cannot serve HTTP")
         }),
         Some(own) => {
-            let listener = encrypted(listener, own).context("cannot use the certificates in tls.dir")?;
+            let listener = encrypted(listener, own)?;
             process.start_once(LISTENER, "http", async move |stop| {
                 let serving = axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned());
                 serving.await.context("cannot serve HTTP over TLS")
@@ -118,6 +118,5 @@ pub(crate) fn start_http(
 
 /// Hosts show certificates, for renewals; browsers and operators do not.
 fn encrypted(listener: TcpListener, own: &HostTls) -> Result<TlsListener> {
-    let files = TlsFiles { cert: own.host.clone(), key: own.host.clone(), authority: Some(own.ca.clone()) };
-    Ok(TlsListener::new(listener, LiveTls::open(files)?.server(ClientCerts::Optional)?)?)
+    Ok(TlsListener::new(listener, own.live()?.server(ClientCerts::Optional)?)?)
 }

@@ -99,7 +99,7 @@ fn options(
     let (counters, tier) = (metrics.topics.clone(), settings.tier.clone());
     let tls = settings.tls.as_ref().map(|tls| {
         let opened = BrokerTls::open(tls.cert.clone(), tls.key.clone(), tls.authority.clone());
-        opened.context("cannot use topics.tls_cert, topics.tls_key or topics.tls_ca")
+        opened.context("cannot use the certificates of topics (topics.tls_cert, topics.tls_ca or tls.dir)")
     });
     let tls = tls.transpose()?;
     Ok(BrokerOptions { advertise, counters, copies: settings.copies, tier, guard, tls, ..options })

@@ -2,69 +2,18 @@
 
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::process::{Command, Stdio};
 
-use capstan_meta::OwnedTask;
 use capstan_testkit::etcd::Tls;
-use capstan_testkit::{Etcd, Port, TempDir, eventually};
+use capstan_testkit::{Etcd, Port, Tap, TempDir, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::net::TcpStream;
 
-use crate::binary::{DEADLINE, Daemon, capstan, command, finish};
+use crate::binary::{DEADLINE, Daemon, Run, capstan, command, finish};
 use crate::certs::{First, join, own};
 
 const TOPIC: &str = "/default/orders";
 const PLANTED: &str = "planted-message-5127";
-
-/// A wire with a listener on it: forwards connections and keeps what went over them.
-struct Tap {
-    address: SocketAddr,
-    seen: Arc<Mutex<Vec<u8>>>,
-    _forwarding: OwnedTask,
-}
-
-impl Tap {
-    async fn start(to: SocketAddr) -> Tap {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let forwarding = OwnedTask::spawn(forward_all(listener, to, seen.clone()));
-        Tap { address, seen, _forwarding: forwarding }
-    }
-
-    fn seen(&self) -> Vec<u8> {
-        self.seen.lock().unwrap().clone()
-    }
-}
-
-async fn forward_all(listener: TcpListener, to: SocketAddr, seen: Arc<Mutex<Vec<u8>>>) {
-    let mut forwarding = JoinSet::new();
-    loop {
-        while forwarding.try_join_next().is_some() {}
-        let Ok((near, _)) = listener.accept().await else { return };
-        // A process that is not there yet: the other side sees a closed connection, and tries again.
-        let Ok(far) = TcpStream::connect(to).await else { continue };
-        let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
-        forwarding.spawn(pump(near_in, far_out, seen.clone()));
-        forwarding.spawn(pump(far_in, near_out, seen.clone()));
-    }
-}
-
-async fn pump(
-    mut from: tokio::net::tcp::OwnedReadHalf,
-    mut to: tokio::net::tcp::OwnedWriteHalf,
-    seen: Arc<Mutex<Vec<u8>>>,
-) {
-    let mut buffer = vec![0; 16 * 1024];
-    while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        seen.lock().unwrap().extend_from_slice(&buffer[..read]);
-        if to.write_all(&buffer[..read]).await.is_err() {
-            return;
-        }
-    }
-}
 
 struct Machine {
     _daemon: Daemon,
@@ -72,6 +21,8 @@ struct Machine {
     holder: Tap,
     /// Its way to the store.
     store: Tap,
+    /// The way of clients to its broker.
+    clients: Tap,
     listen: SocketAddr,
     _dir: TempDir,
     _ports: [Port; 2],
@@ -82,14 +33,16 @@ impl Machine {
         let (dir, ports) =
             (TempDir::new(host).unwrap(), [Port::reserve().unwrap(), Port::reserve().unwrap()]);
         let endpoint = first.store.endpoint("meta");
-        let store = Tap::start(endpoint.strip_prefix("https://").unwrap().parse().unwrap()).await;
-        let holder = Tap::start(ports[0].addr()).await;
+        let store = Tap::start(endpoint.strip_prefix("https://").unwrap().parse().unwrap()).await.unwrap();
+        let holder = Tap::start(ports[0].addr()).await.unwrap();
+        let clients = Tap::start(ports[1].addr()).await.unwrap();
         let settings = [
             format!("meta.endpoints=https://{}", store.address),
             format!("holders.listen={}", ports[0].addr()),
             format!("holders.advertise={}", holder.address),
             format!("holders.dir={}", dir.join("logs").display()),
             format!("topics.listen={}", ports[1].addr()),
+            format!("topics.advertise={}", clients.address),
             // Clients are not what is tested here.
             "access.anonymous=admin".to_owned(),
         ];
@@ -98,12 +51,17 @@ impl Machine {
         assert_eq!(joined.code, 0, "{joined:#?}");
         let config = dir.join("etc/host.toml").display().to_string();
         let daemon = Daemon::start(host, &["host", "--config", &config]).await;
-        Machine { _daemon: daemon, holder, store, listen: ports[0].addr(), _dir: dir, _ports: ports }
+        Machine { _daemon: daemon, holder, store, clients, listen: ports[0].addr(), _dir: dir, _ports: ports }
     }
 }
 
-fn contains(bytes: &[u8], text: &str) -> bool {
-    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+/// Publishes the planted message with this command.
+fn produce(mut command: Command) -> Run {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // A command that is refused does not read its input.
+    drop(child.stdin.take().unwrap().write_all(format!("{PLANTED}\n").as_bytes()));
+    finish(child.wait_with_output().unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,10 +74,7 @@ async fn hosts_that_joined_replicate_and_nothing_between_them_is_clear_text() {
     let produce = || {
         let mut command = command(first.dir.path());
         command.args(["topics", "produce", TOPIC, "--config", "controller.toml"]);
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(format!("{PLANTED}\n").as_bytes()).unwrap();
-        finish(child.wait_with_output().unwrap())
+        produce(command)
     };
     eventually("three brokers are there", DEADLINE, async || {
         let run = first.run(&["brokers", "list", "-o", "json"]);
@@ -137,14 +92,17 @@ async fn hosts_that_joined_replicate_and_nothing_between_them_is_clear_text() {
         if listed["topics"][0]["in_sync"] == 3 { Ok(()) } else { Err(listed.to_string()) }
     })
     .await;
-    let replicated: usize = machines.iter().map(|machine| machine.holder.seen().len()).sum();
+    let replicated: usize = machines.iter().map(|machine| machine.holder.bytes()).sum();
     assert!(replicated > 1_000, "holders exchanged {replicated} bytes only");
     for machine in &machines {
-        let (holder, store) = (machine.holder.seen(), machine.store.seen());
-        assert!(!store.is_empty());
-        assert!(!contains(&holder, PLANTED) && !contains(&holder, "orders"), "a message in clear text");
-        assert!(!contains(&store, "/capstan/") && !contains(&store, "orders"), "metadata in clear text");
+        let Machine { holder, store, clients, .. } = machine;
+        assert!(store.bytes() > 0);
+        assert!(!holder.has_seen(PLANTED) && !holder.has_seen("orders"), "a message in clear text");
+        assert!(!clients.has_seen(PLANTED) && !clients.has_seen("orders"), "a message in clear text");
+        assert!(!store.has_seen("/capstan/") && !store.has_seen("orders"), "metadata in clear text");
     }
+    let published: usize = machines.iter().map(|machine| machine.clients.bytes()).sum();
+    assert!(published > 1_000, "clients exchanged {published} bytes only");
     // A process without a certificate.
     let mut plain = TcpStream::connect(machines[0].listen).await.unwrap();
     plain.write_all(&[0; 64]).await.unwrap();
@@ -190,4 +148,73 @@ async fn a_host_reaches_a_real_etcd_with_renewed_certificates_after_its_first_on
     .await;
     let log = host.process.log_text();
     assert!(log.contains("certificates for the store reloaded"), "{log}");
+}
+
+/// The answer of a port to these bytes, up to the end of the connection.
+async fn answer_to(address: &str, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(bytes).await.unwrap();
+    let mut answer = Vec::new();
+    tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await.unwrap().unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_reach_documents_and_topics_over_tls_and_plain_clients_are_told_why_they_do_not() {
+    let dir = TempDir::new("tls-clients").unwrap();
+    capstan(dir.path(), &["certs", "init", "--host", "box1"]).ok();
+    capstan(dir.path(), &["certs", "init", "--dir", "other", "--host", "box1"]).ok();
+    let tls = format!("tls.dir={}", dir.join("certs").display());
+    let up = ["up", "--port-base", "0", "--set", &tls, "--set", "up.hosts=1"];
+    let up = Daemon::start("up", &up).await;
+    let (docs, topics) = (up.endpoint("docs"), up.endpoint("topics"));
+    assert!(docs.starts_with("https://") && topics.starts_with("https://"), "{docs} {topics}");
+    let right = ["--set", tls.as_str()];
+    // The store is reached with the right certificates, and the rest with those of another authority, or without TLS.
+    let file = |key: &str, name: &str| format!("{key}={}", dir.join("certs").join(name).display());
+    let store =
+        [file("meta.tls_ca", "ca.pem"), file("meta.tls_cert", "host.pem"), file("meta.tls_key", "host.pem")];
+    let store: Vec<&str> = store.iter().flat_map(|set| ["--set", set.as_str()]).collect();
+    let other = format!("tls.dir={}", dir.join("other").display());
+    let wrong = [&store[..], &["--set", &other]].concat();
+    let with = |args: &[&str], settings: &[&str]| up.capstan(&[args, settings].concat());
+
+    eventually("the demo collection is there", DEADLINE, async || {
+        let run = with(&["docs", "find", "demo", "planets"], &right);
+        if run.code == 0 { Ok(()) } else { Err(run.stderr) }
+    })
+    .await;
+    with(&["docs", "insert", "demo", "planets", "{\"name\": \"Vulcan\"}"], &right).ok();
+    let found = with(&["docs", "find", "demo", "planets"], &right).ok();
+    assert!(found.contains("Vulcan"), "{found}");
+    let refused = with(&["docs", "databases"], &store);
+    assert!(refused.code != 0 && refused.stderr.contains("served over TLS only"), "{refused:#?}");
+    let refused = with(&["docs", "databases"], &wrong);
+    assert!(refused.code != 0 && refused.stderr.contains("no node can be reached"), "{refused:#?}");
+
+    let meta = up.endpoint("meta");
+    let produce = |settings: &[&str]| {
+        let mut command = command(dir.path());
+        command.args(["topics", "produce", "/default/hello", "--meta", &meta]).args(settings);
+        produce(command)
+    };
+    eventually("the message is published", DEADLINE, async || match produce(&right) {
+        run if run.code == 0 => Ok(()),
+        run => Err(run.stderr),
+    })
+    .await;
+    for settings in [&store, &wrong] {
+        let refused = produce(settings);
+        assert_ne!(refused.code, 0, "{refused:#?}");
+    }
+
+    let docs = docs.strip_prefix("https://").unwrap().strip_suffix("/db").unwrap();
+    let told = answer_to(docs, b"GET /db HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    assert!(told.starts_with("HTTP/1.1 400") && told.contains("served over TLS only"), "{told}");
+    let http = up.endpoint("http");
+    let told = answer_to(http.strip_prefix("https://").unwrap(), b"GET / HTTP/1.1\r\n\r\n").await;
+    assert!(told.starts_with("HTTP/1.1 400") && told.contains("served over TLS only"), "{told}");
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let told = answer_to(topics.strip_prefix("https://").unwrap(), preface).await;
+    assert!(told.contains("served over TLS only"), "{told}");
 }

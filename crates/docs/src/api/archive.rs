@@ -122,12 +122,13 @@ impl Archive<'_> {
         })
         .await?;
         let (store, scope, closing) = (self.store().clone(), scope.clone(), inner.closing.clone());
+        let tls = inner.tls.clone();
         self.run(async move {
             let _one_at_a_time = permit;
             let saving = store.clone();
             let saved = aside(closing, async move {
                 make_parent(&dir)?;
-                let client = Client::connect(&saving).await?;
+                let client = Client::connect(&saving, tls.as_ref()).await?;
                 save(&client, &saving, &dir, &scope, |_, _| {}).await.map(|manifest| manifest.size().2)
             });
             let outcome = saved.await;
@@ -165,13 +166,14 @@ impl Archive<'_> {
         let permit = self.permit()?;
         let text = format!("{}/{}{suffix}", scope.database, scope.collection);
         let (store, closing) = (self.store().clone(), self.0.inner.closing.clone());
+        let tls = self.0.inner.tls.clone();
         let selection = Selection { scope, suffix, indexes: wish.indexes };
         let (key, shown) = (BackupKey { id: id.clone() }, text.clone());
         self.run(async move {
             let _one_at_a_time = permit;
             let (from, dir) = (store.clone(), PathBuf::from(&record.location));
             let restored = aside(closing, async move {
-                let client = Client::connect(&from).await?;
+                let client = Client::connect(&from, tls.as_ref()).await?;
                 restore_some(&client, &dir, &selection, |_, _| {}).await
             });
             let restore = match restored.await {
@@ -190,7 +192,7 @@ impl Archive<'_> {
     async fn pass_on(&self, node: &HostId, id: &BackupId, asked: &Value) -> Result<String, DocsError> {
         let mut asked = asked.clone();
         asked["id"] = Value::String(id.to_string());
-        let client = Client::connect_to(self.store(), node).await?;
+        let client = Client::connect_to(self.store(), self.0.inner.tls.as_ref(), node).await?;
         let answer = client.send("POST", "/restore", &[], Some(&asked)).await?;
         Ok(answer.as_str().unwrap_or_default().to_owned())
     }

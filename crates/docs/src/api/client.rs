@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use capstan_access::tls::LiveTls;
 use capstan_control::keys::HostId;
 use capstan_meta::Store;
 use serde_json::Value;
@@ -12,6 +13,7 @@ use crate::error::DocsError;
 use crate::id::Token;
 use crate::keys::{Alive, AliveKey, SecretKey};
 use crate::router::SECRET_HEADER;
+use crate::way::Way;
 
 /// How long a request of an operator may take.
 const WITHIN: Duration = Duration::from_secs(60);
@@ -27,12 +29,12 @@ pub(super) const POSITION_HEADER: &str = "x-capstan-docs-position";
 pub struct Client {
     nodes: Vec<SocketAddr>,
     secret: String,
-    http: reqwest::Client,
+    way: Way,
 }
 
 impl Client {
-    /// Finds the nodes that run.
-    pub async fn connect(store: &Store) -> Result<Client, DocsError> {
+    /// Finds the nodes that run. With certificates they are reached over TLS only.
+    pub async fn connect(store: &Store, tls: Option<&LiveTls>) -> Result<Client, DocsError> {
         let alive = store.list(&Alive {}).await?;
         let nodes: Vec<SocketAddr> = alive.iter().map(|(_, found)| found.record.http).collect();
         let none = || DocsError::NotFound("no node of the document store is up".to_owned());
@@ -40,16 +42,20 @@ impl Client {
         if nodes.is_empty() {
             return Err(none());
         }
-        let http = reqwest::Client::builder().no_proxy().timeout(WITHIN).build();
-        Ok(Client { nodes, secret, http: http.map_err(|error| DocsError::Broken(error.to_string()))? })
+        let way = Way::new(reqwest::Client::builder().timeout(WITHIN), tls)?;
+        Ok(Client { nodes, secret, way })
     }
 
     /// A client of one node.
-    pub(super) async fn connect_to(store: &Store, node: &HostId) -> Result<Client, DocsError> {
+    pub(super) async fn connect_to(
+        store: &Store,
+        tls: Option<&LiveTls>,
+        node: &HostId,
+    ) -> Result<Client, DocsError> {
         let found = store.read(&AliveKey { node: node.clone() }).await?;
         let down = || DocsError::Busy(format!("node {node} is down"));
         let nodes = vec![found.ok_or_else(down)?.record.http];
-        Ok(Client { nodes, ..Client::connect(store).await? })
+        Ok(Client { nodes, ..Client::connect(store, tls).await? })
     }
 
     /// Sends a request to the first node that can be reached. An answer that is not a success is an error.
@@ -64,8 +70,8 @@ impl Client {
             method.parse().map_err(|_| DocsError::refused(format!("{method} is not a method")))?;
         let mut why = String::new();
         for node in &self.nodes {
-            let url = format!("http://{node}/db{path}{}", encode(query));
-            let mut request = self.http.request(method.clone(), url).header(SECRET_HEADER, &self.secret);
+            let url = self.way.url(*node, &format!("db{path}{}", encode(query)));
+            let mut request = self.way.http.request(method.clone(), url).header(SECRET_HEADER, &self.secret);
             if let Some(body) = body {
                 request = request.json(body);
             }
@@ -101,8 +107,8 @@ impl Client {
         let mut failing = Instant::now();
         for node in self.nodes.iter().cycle() {
             let query = if position.is_empty() { Vec::new() } else { vec![("from", position.clone())] };
-            let url = format!("http://{node}/db{path}{}", encode(&query));
-            let request = self.http.get(url).header(SECRET_HEADER, &self.secret).timeout(STREAM_WITHIN);
+            let url = self.way.url(*node, &format!("db{path}{}", encode(&query)));
+            let request = self.way.http.get(url).header(SECRET_HEADER, &self.secret).timeout(STREAM_WITHIN);
             let mut answer = match request.send().await {
                 Ok(answer) if answer.status().is_success() => answer,
                 Ok(answer) if answer.status().is_client_error() => {
@@ -145,8 +151,9 @@ impl Client {
         let until = Instant::now() + WITHIN;
         loop {
             for node in &self.nodes {
-                let url = format!("http://{node}/db/cluster/dump/{token}");
-                let request = self.http.get(url).header(SECRET_HEADER, &self.secret).timeout(STREAM_WITHIN);
+                let url = self.way.url(*node, &format!("db/cluster/dump/{token}"));
+                let request =
+                    self.way.http.get(url).header(SECRET_HEADER, &self.secret).timeout(STREAM_WITHIN);
                 let mut answer = match request.send().await {
                     Ok(answer) if answer.status().is_success() => answer,
                     Ok(_) | Err(_) => continue,
@@ -170,8 +177,8 @@ impl Client {
     pub(super) async fn post_bytes(&self, path: &str, body: Vec<u8>) -> Result<(), DocsError> {
         let mut why = String::new();
         for node in &self.nodes {
-            let url = format!("http://{node}/db{path}");
-            let request = self.http.post(url).header(SECRET_HEADER, &self.secret).body(body.clone());
+            let url = self.way.url(*node, &format!("db{path}"));
+            let request = self.way.http.post(url).header(SECRET_HEADER, &self.secret).body(body.clone());
             match request.send().await {
                 Ok(answer) => return read(answer).await.map(drop),
                 Err(error) if error.is_connect() => why = error.to_string(),
@@ -207,6 +214,11 @@ async fn read(answer: reqwest::Response) -> Result<Value, DocsError> {
         (410, Some(text)) => Err(DocsError::Gone(text)),
         (503, Some(text)) => Err(DocsError::Busy(text)),
         (500.., Some(text)) => Err(DocsError::Broken(text)),
-        (_, text) => Err(DocsError::Refused(text.unwrap_or_else(|| status.to_string()))),
+        (_, Some(text)) => Err(DocsError::Refused(text)),
+        // Not an answer of the API: of a port that wants TLS, say.
+        (_, None) => {
+            let text = value.as_str().map(str::trim).filter(|text| !text.is_empty());
+            Err(DocsError::Refused(text.map_or_else(|| status.to_string(), str::to_owned)))
+        }
     }
 }

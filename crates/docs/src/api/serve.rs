@@ -5,9 +5,12 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
+use capstan_access::handshake::Handshake;
+use capstan_access::tls::ClientCerts;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -41,13 +44,16 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Serves a node on a bound socket until `stop` resolves; then requests that have begun are answered.
+/// Serves a node on a bound socket until `stop` resolves; then requests that have begun are answered. A node with
+/// certificates serves TLS and nothing else; clients may show a certificate and need none.
 pub async fn serve(
     listener: TcpListener,
     node: Node,
     limits: ConnectionLimits,
     stop: impl Future<Output = ()>,
-) {
+) -> io::Result<()> {
+    let tls = node.inner.tls.as_ref().map(|tls| tls.server(ClientCerts::Optional)).transpose()?;
+    let tls = tls.map(|config| Handshake::new(config, "http/1.1"));
     let (app, stopping) = (router(node), CancellationToken::new());
     let builder = builder(limits);
     let (mut connections, mut stop) = (JoinSet::new(), pin!(stop));
@@ -57,7 +63,7 @@ pub async fn serve(
             () = &mut stop => break,
             accepted = listener.accept(), if room => match accepted {
                 Ok((stream, _)) => {
-                    let connection = connection(stream, builder.clone(), app.clone(), stopping.clone());
+                    let connection = connection(stream, tls.clone(), builder.clone(), app.clone(), stopping.clone());
                     connections.spawn(connection);
                 }
                 Err(error) => {
@@ -74,6 +80,7 @@ pub async fn serve(
     if tokio::time::timeout(DRAIN_WITHIN, drained).await.is_err() {
         tracing::info!(connections = connections.len(), "closing connections that did not drain in time");
     }
+    Ok(())
 }
 
 fn builder(limits: ConnectionLimits) -> Builder<TokioExecutor> {
@@ -86,16 +93,21 @@ fn builder(limits: ConnectionLimits) -> Builder<TokioExecutor> {
 /// One connection. What goes wrong on it concerns no other one.
 async fn connection(
     stream: TcpStream,
+    tls: Option<Handshake>,
     builder: Builder<TokioExecutor>,
     app: axum::Router,
     stopping: CancellationToken,
 ) {
-    if let Err(error) = speak(stream, &builder, app, stopping).await {
+    let ended = match tls {
+        None => plain(stream, &builder, app, stopping).await,
+        Some(handshake) => encrypted(stream, &handshake, &builder, app, stopping).await,
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "connection ended badly");
     }
 }
 
-async fn speak(
+async fn plain(
     stream: TcpStream,
     builder: &Builder<TokioExecutor>,
     app: axum::Router,
@@ -103,6 +115,29 @@ async fn speak(
 ) -> io::Result<()> {
     // Answers are small and awaited: they must not wait for the acknowledgement of the one before.
     stream.set_nodelay(true)?;
+    speak(stream, builder, app, stopping).await
+}
+
+async fn encrypted(
+    stream: TcpStream,
+    handshake: &Handshake,
+    builder: &Builder<TokioExecutor>,
+    app: axum::Router,
+    stopping: CancellationToken,
+) -> io::Result<()> {
+    let accepted = tokio::select! {
+        accepted = handshake.accept(stream) => accepted?,
+        () = stopping.cancelled() => return Ok(()),
+    };
+    speak(accepted, builder, app, stopping).await
+}
+
+async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    builder: &Builder<TokioExecutor>,
+    app: axum::Router,
+    stopping: CancellationToken,
+) -> io::Result<()> {
     let service = TowerToHyperService::new(app);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let ended = tokio::select! {

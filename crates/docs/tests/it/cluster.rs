@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use capstan_access::tls::LiveTls;
 use capstan_docs::metrics::DocsMetrics;
 use capstan_docs::node::SERVICE;
 use capstan_docs::spec::ClusterSpec;
@@ -17,7 +18,7 @@ use capstan_meta::session::{Session, SessionOptions};
 use capstan_meta::{OwnedTask, Store};
 use capstan_steward::holder::{Holder, HolderOptions, id_of};
 use capstan_steward::{Policy, Steward, controller};
-use capstan_testkit::{TempDir, eventually};
+use capstan_testkit::{Tap, TempDir, eventually};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -47,6 +48,10 @@ pub struct Cluster {
     pub metrics: DocsMetrics,
     /// The limits of connections to nodes that are started from now on.
     pub limits: api::ConnectionLimits,
+    /// The certificate and the authority of nodes that are started from now on.
+    pub tls: Option<LiveTls>,
+    /// The ways of other nodes and of clients to the nodes with certificates.
+    pub taps: Vec<Tap>,
     _steward: OwnedTask,
 }
 
@@ -83,16 +88,30 @@ impl Cluster {
             auto_add,
             metrics,
             limits,
+            tls: None,
+            taps: Vec::new(),
             _steward: steward,
         };
+        cluster.fill(count).await;
+        cluster
+    }
+
+    /// One whose nodes have certificates, and a client that trusts them.
+    pub async fn start_encrypted(count: usize, tls: LiveTls, client: reqwest::Client) -> Cluster {
+        let mut cluster = Cluster::start_with(0, None, true).await;
+        (cluster.tls, cluster.client) = (Some(tls), client);
+        cluster.fill(count).await;
+        cluster
+    }
+
+    async fn fill(&mut self, count: usize) {
         let copies = count.min(3);
         for number in 1..=count {
-            cluster.begin(&format!("n{number}"), copies).await;
+            self.begin(&format!("n{number}"), copies).await;
         }
-        for running in cluster.nodes.values() {
+        for running in self.nodes.values() {
             tokio::time::timeout(SOON, running.node.serving()).await.unwrap();
         }
-        cluster
     }
 
     /// Starts a node, with the directory that it had before.
@@ -110,7 +129,12 @@ impl Cluster {
             journal_file_bytes: 1 << 20,
             checkpoint_bytes: 1 << 20,
         };
-        let address = http.local_addr().unwrap();
+        let mut address = http.local_addr().unwrap();
+        if self.tls.is_some() {
+            let tap = Tap::start(address).await.unwrap();
+            address = tap.address;
+            self.taps.push(tap);
+        }
         let (min_copies, auto_add) = (copies / 2 + 1, self.auto_add);
         let cluster = ClusterSpec { copies, min_copies, auto_add, ..ClusterSpec::default() };
         let options = NodeOptions {
@@ -118,6 +142,7 @@ impl Cluster {
             backups: dir.join("backups"),
             dir,
             http: address,
+            tls: self.tls.clone(),
             cluster,
             cache_bytes: 8 << 20,
             queue: self.queue.clone(),
@@ -130,7 +155,9 @@ impl Cluster {
         let node = prepared.start(holder.clone(), &session).await.unwrap();
         let served = node.clone();
         let limits = self.limits;
-        let server = OwnedTask::spawn(api::serve(http, served, limits, std::future::pending()));
+        let server = OwnedTask::spawn(async move {
+            api::serve(http, served, limits, std::future::pending()).await.unwrap();
+        });
         self.nodes.insert(name.to_owned(), Running { node, http: address, session, holder, _server: server });
     }
 
@@ -153,7 +180,8 @@ impl Cluster {
 
     pub fn url(&self, number: usize, path: &str) -> String {
         let running = self.nodes.values().nth(number % self.nodes.len()).unwrap();
-        format!("http://{}/db{path}", running.http)
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}/db{path}", running.http)
     }
 
     pub async fn send(&self, method: &str, number: usize, path: &str, body: Option<Value>) -> (u16, Value) {

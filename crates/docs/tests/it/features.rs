@@ -184,7 +184,8 @@ async fn a_backup_has_everything_and_is_put_back() {
     assert_eq!(coll.attach(id, "l", "file.txt", "text/plain", vec![b'y'; 700_000]).await["_ok"], true);
     let before = coll.find_one(&json!({ "k": 7 })).await;
     let dir = capstan_testkit::TempDir::new("backup").unwrap();
-    let (backup, client) = (dir.join("b"), capstan_docs::api::Client::connect(&cluster.store).await.unwrap());
+    let (backup, client) =
+        (dir.join("b"), capstan_docs::api::Client::connect(&cluster.store, None).await.unwrap());
     let saved = capstan_docs::api::back_up(&client, &cluster.store, &backup, |_, _| {}).await.unwrap();
     assert_eq!((saved.size().0, saved.size().1), (1, 16));
     // Not over another backup, and not over collections that are there.

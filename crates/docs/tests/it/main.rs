@@ -18,4 +18,5 @@ mod routes;
 mod sdk;
 mod states;
 mod storage;
+mod tls;
 mod unique;

@@ -5,11 +5,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use capstan_access::handshake::{Handshake, TlsStream};
+use capstan_access::tls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::server::TlsStream;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -17,29 +16,23 @@ use crate::data::detach;
 
 /// Handshakes at a time; further clients wait to be accepted.
 const MAX_HANDSHAKES: usize = 256;
-/// How long a handshake may take.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// Connections that are ready and not yet served.
 const MAX_READY: usize = 64;
 /// Pause after a failure to accept, such as too many open files.
 const RETRY: Duration = Duration::from_millis(100);
 /// What is spoken inside.
-const HTTP2: &[u8] = b"h2";
+const HTTP2: &str = "h2";
 
 type Encrypted = io::Result<TlsStream<TcpStream>>;
 
 /// The connections whose handshake succeeded. Accepting ends when the stream is dropped.
-pub(super) fn encrypted(
-    listener: TcpListener,
-    mut config: ServerConfig,
-) -> impl Stream<Item = Encrypted> + Send {
-    config.alpn_protocols = vec![HTTP2.to_vec()];
+pub(super) fn encrypted(listener: TcpListener, config: ServerConfig) -> impl Stream<Item = Encrypted> + Send {
     let (ready, connections) = mpsc::channel(MAX_READY);
-    detach(accept(listener, TlsAcceptor::from(Arc::new(config)), ready));
+    detach(accept(listener, Handshake::new(config, HTTP2), ready));
     ReceiverStream::new(connections)
 }
 
-async fn accept(listener: TcpListener, acceptor: TlsAcceptor, ready: mpsc::Sender<Encrypted>) {
+async fn accept(listener: TcpListener, handshake: Handshake, ready: mpsc::Sender<Encrypted>) {
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     loop {
         let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
@@ -55,20 +48,14 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, ready: mpsc::Sende
                 continue;
             }
         };
-        let (acceptor, ready) = (acceptor.clone(), ready.clone());
+        let (handshake, ready) = (handshake.clone(), ready.clone());
         detach(async move {
             let _permit = permit;
-            match tokio::time::timeout(HANDSHAKE_WITHIN, shake(acceptor, stream)).await {
+            match handshake.accept(stream).await {
                 // The server has stopped if nothing takes it.
-                Ok(Ok(stream)) => drop(ready.send(Ok(stream)).await),
-                Ok(Err(error)) => tracing::debug!(%error, "handshake of a client failed"),
-                Err(_) => tracing::debug!("handshake of a client took too long"),
+                Ok(stream) => drop(ready.send(Ok(stream)).await),
+                Err(error) => tracing::debug!(%error, "tls handshake failed"),
             }
         });
     }
-}
-
-async fn shake(acceptor: TlsAcceptor, stream: TcpStream) -> Encrypted {
-    stream.set_nodelay(true)?;
-    acceptor.accept(stream).await
 }
