@@ -103,13 +103,20 @@ impl Shelf {
         if !entries.is_empty() {
             return Ok(entries);
         }
-        // One entry that is longer than the requested bytes.
-        window.bytes = ((record::MAX_DATA + record::HEADER) as u64).min(left);
+        // One entry that is longer than the requested bytes. Its header says how long, and is verified with it.
+        window.bytes = self.first_record(&window)?.min((record::MAX_DATA + record::HEADER) as u64).min(left);
         let entries = self.decode(&window, &offsets, 1)?;
         if entries.is_empty() {
             return Err(self.damaged(offsets.start, "the file ends inside it"));
         }
         Ok(entries)
+    }
+
+    /// The length of the record that a window begins with.
+    fn first_record(&self, window: &Window) -> DiskResult<u64> {
+        let mut header = [0; record::HEADER];
+        segment::read_at(&*window.file, &window.segment.path, &mut header, window.at)?;
+        Ok(record::Header::read(&header).map_or(0, |header| header.record_len() as u64))
     }
 
     fn decode(

@@ -33,8 +33,10 @@ use crate::wire::danube::StreamMessage;
 
 /// Publications of one stream that wait for their commit.
 const IN_FLIGHT: usize = 1_024;
-/// Messages that are read at a time.
-const READ: usize = 256;
+/// Messages that are read at a time: as many of 1 KiB as one read of the log brings.
+const READ: usize = 1_024;
+/// Messages that wait to be sent to a reader.
+const READ_AHEAD: usize = 256;
 /// How often a stream that follows looks whether the topic is still served here, if nothing says so.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Records of one publication.
@@ -110,7 +112,7 @@ impl Topics for Own {
             0 => now,
             count => now.min(from.saturating_add(count)),
         };
-        let (sender, messages) = mpsc::channel(READ);
+        let (sender, messages) = mpsc::channel(READ_AHEAD);
         detach(async move {
             if let Err(error) = read_all(&partition, from, end, &sender).await {
                 drop(sender.send(Err(error.into())).await);

@@ -15,6 +15,9 @@ use crate::tier::place::InTier;
 
 /// Bytes of one read, if it finds that many.
 const READ_BYTES: usize = 1 << 20;
+/// Bytes that are read for each message that is asked for, within the bound above: a consumer that takes a few messages at
+/// a time must not read a megabyte for each of them.
+const BYTES_PER_MESSAGE: usize = 4 << 10;
 /// Bytes that are asked for to look at one entry.
 const ONE_ENTRY: usize = 1;
 /// Entries of one step backwards.
@@ -87,9 +90,11 @@ impl Partition {
             Some((offset, at)) if offset == from => at,
             Some(_) | None => locate(&self.log, from).await?,
         };
+        let bytes = count.saturating_mul(BYTES_PER_MESSAGE).min(READ_BYTES);
         let mut messages: Vec<Arc<Message>> = Vec::new();
+        let mut last = at;
         loop {
-            let batch = match self.log.read(at, READ_BYTES).await {
+            let batch = match self.log.read(at, bytes).await {
                 Err(LogError::Truncated(start)) => {
                     let start = first_offset(&self.log, start).await?.unwrap_or(self.end());
                     return Ok(Found::Gone { start });
@@ -109,21 +114,28 @@ impl Partition {
                 }
                 messages
                     .extend(message::decode(&entry.data)?.into_iter().filter(|found| found.offset >= from));
-                let next = messages.last().map_or(from, |last| last.offset + 1);
-                place.known = Some((next, entry.offset.plus(1)));
+                last = entry.offset;
             }
             if !messages.is_empty() || batch.next == at {
-                // What is committed in the log may not be announced yet.
-                let end = self.end();
-                messages.retain(|found| found.offset < end);
-                if messages.len() > count {
-                    messages.truncate(count);
-                    place.known = None;
-                }
+                place.known = self.cut(&mut messages, count, last);
                 return Ok(Found::Messages(messages));
             }
             at = batch.next;
         }
+    }
+
+    /// Leaves out what is not announced or not asked for, and says where a reader goes on. `last` is the entry with the
+    /// last of the messages; without it there would be fewer than `count`.
+    fn cut(&self, messages: &mut Vec<Arc<Message>>, count: usize, last: Offset) -> Option<(u64, Offset)> {
+        // What is committed in the log may not be announced yet.
+        let (end, read) = (self.end(), messages.len());
+        messages.retain(|found| found.offset < end);
+        let is_announced = messages.len() == read;
+        messages.truncate(count);
+        let next = messages.last()?.offset + 1;
+        // The next message is behind the last entry, or in it if the entry has more than were asked for.
+        let at = if messages.len() < read { last } else { last.plus(1) };
+        is_announced.then_some((next, at))
     }
 
     /// The first message that was taken at this time (milliseconds since 1970) or later.

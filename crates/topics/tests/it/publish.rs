@@ -1,11 +1,15 @@
 //! Publishing: what is acknowledged is there, whatever happens to the broker.
 
-use capstan_topics::wire::capstan::topics::v1::{PublishRequest, ReadRequest, Record, position};
+use capstan_client::wire::capstan::topics::v1 as own;
+use capstan_topics::wire::capstan::topics::v1::{
+    Position, PublishRequest, ReadRequest, Record, SeekRequest, position,
+};
 use capstan_topics::wire::danube::consumer_request::SubscriptionType;
 use tokio_stream::StreamExt as _;
 use tonic::Code;
 
 use crate::cluster::{Cluster, NON_RELIABLE, RELIABLE, offset, text};
+use crate::retention;
 
 const TOPIC: &str = "/default/orders";
 
@@ -116,6 +120,60 @@ async fn a_repeated_batch_is_published_once() {
     assert_eq!(texts, ["a", "b", "c", "d", "e"]);
 }
 
+/// An entry of the log has many messages, of which a reader may have room for some only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backlog_is_read_from_the_log_in_any_portions() {
+    const MESSAGES: u64 = 9_000;
+    let mut cluster = Cluster::start(&["a"]).await;
+    let client = cluster.own_client();
+    let mut producer = client.producer(TOPIC, "p");
+    let mut sent = 0;
+    for batch in [1, 7, 100, 1_500].into_iter().cycle() {
+        let numbers = sent..MESSAGES.min(sent + batch);
+        sent = numbers.end;
+        let record =
+            |number: u64| own::Record { value: Some(number.to_string().into()), ..Default::default() };
+        producer.send(numbers.map(record).collect()).await.unwrap();
+        if sent == MESSAGES {
+            break;
+        }
+    }
+    producer.flush().await.unwrap();
+    // What is in memory is gone with the broker.
+    cluster.end("a").await;
+    cluster.begin("a").await;
+    let client = cluster.own_client();
+    assert_eq!(retention::read_all(&client, TOPIC).await, (0, MESSAGES));
+    for (from, count) in [(0, 1), (5, 3), (50, 1_100), (1_607, 2), (3_000, 1_030), (MESSAGES - 1, 9)] {
+        let from_offset = own::Position { at: Some(own::position::At::Offset(from)) };
+        let mut messages = client.read(TOPIC, from_offset, count).await.unwrap();
+        for expected in from..MESSAGES.min(from + count) {
+            let message = messages.message().await.unwrap().unwrap();
+            assert_eq!((retention::offset(&message), retention::number(&message)), (expected, expected));
+        }
+        assert!(messages.message().await.unwrap().is_none(), "{count} from {from}");
+    }
+    // A consumer that acknowledges a few at a time makes room for a few at a time.
+    let client = cluster.client().await;
+    let mut consumer = client.consumer(TOPIC, "s", "c", SubscriptionType::Exclusive).await;
+    client.own().seek(seek_to(0)).await.unwrap();
+    for expected in 0..2_500 {
+        let message = consumer.next().await;
+        assert_eq!((offset(&message), text(&message)), (expected, expected.to_string()));
+        consumer.ack(&message).await;
+    }
+}
+
+fn seek_to(offset: u64) -> SeekRequest {
+    SeekRequest {
+        topic: TOPIC.to_owned(),
+        subscription: "s".to_owned(),
+        to: Some(Position { at: Some(position::At::Offset(offset)) }),
+        r#type: SubscriptionType::Exclusive.into(),
+        only_if_new: false,
+    }
+}
+
 /// A program that is started again under its name counts from the beginning: nothing of it is a repetition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_producer_that_is_started_again_under_its_name_loses_nothing() {
@@ -124,10 +182,7 @@ async fn a_producer_that_is_started_again_under_its_name_loses_nothing() {
     for (start, texts) in [(0, ["a", "b"]), (2, ["c", "d"])] {
         let mut producer = client.producer(TOPIC, "orders");
         for text in texts {
-            let record = capstan_client::wire::capstan::topics::v1::Record {
-                value: Some(text.into()),
-                ..Default::default()
-            };
+            let record = own::Record { value: Some(text.into()), ..Default::default() };
             assert_eq!(producer.send(vec![record]).await.unwrap(), []);
         }
         let offsets: Vec<u64> = producer.flush().await.unwrap().iter().map(|done| done.offset).collect();
