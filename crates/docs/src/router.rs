@@ -4,7 +4,7 @@
 //! effect, and asks again; the client does not notice.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bson::Bson;
@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use crate::data::command::{Command, Read, Reply, Target};
 use crate::data::copy::Copy;
 use crate::data::tokens::Tokens;
+use crate::data::{Allowance, Question};
 use crate::error::DocsError;
 use crate::id::Token;
 use crate::keys::{
@@ -43,6 +44,8 @@ const SEE_WITHIN: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 64;
 /// Times that a request is made anew because its collection has changed.
 const RENEWALS: usize = 8;
+/// Threads that one read uses. To find out how many cores there are takes system calls.
+static CORES: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 
 /// The path of commands between nodes, followed by the token.
 pub(crate) const COMMANDS: &str = "docs-internal";
@@ -264,8 +267,8 @@ impl Router {
     }
 }
 
-/// Reads from tokens that this node leads, on one thread for each core: a thread for each token would cost more than a
-/// read through an index. A token that cannot answer now is left out.
+/// Reads from tokens that this node leads. What takes little is read at once: to hand it to a thread would cost more.
+/// Otherwise there is one thread for each core. A token that cannot answer now is left out.
 async fn read_together(
     copies: &[(Token, Copy)],
     target: &Target,
@@ -274,13 +277,17 @@ async fn read_together(
     let waits = copies.iter().map(|(_, copy)| copy.wait_until_current());
     let current = futures_util::future::join_all(waits).await;
     let ready = copies.iter().zip(current).filter(|(_, current)| current.is_ok());
-    let ready: Vec<(Token, Copy)> = ready.map(|(copy, _)| copy.clone()).collect();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let shares = ready.chunks(ready.len().div_ceil(cores).max(1)).map(|share| {
-        let (share, target, read) = (share.to_vec(), target.clone(), read.clone());
+    let ready: Vec<&(Token, Copy)> = ready.map(|(copy, _)| copy).collect();
+    if let Some(replies) = read_in_place(&ready, target, &Question::of(read)?) {
+        return Ok(replies);
+    }
+    let shares = ready.chunks(ready.len().div_ceil(*CORES).max(1)).map(|share| {
+        let share: Vec<(Token, Copy)> = share.iter().map(|copy| (*copy).clone()).collect();
+        let (target, read) = (target.clone(), read.clone());
         tokio::task::spawn_blocking(move || {
-            let replies = share.iter().map(|(token, copy)| (*token, copy.read_now(&target, &read)));
-            replies.collect::<Vec<_>>()
+            let question = Question::of(&read);
+            let answer = |copy: &Copy| copy.read_now(&target, question.as_ref().map_err(DocsError::clone)?);
+            share.iter().map(|(token, copy)| (*token, answer(copy))).collect::<Vec<_>>()
         })
     });
     let mut replies = BTreeMap::new();
@@ -288,6 +295,20 @@ async fn read_together(
         replies.extend(share.await.map_err(|error| DocsError::Broken(error.to_string()))?);
     }
     Ok(replies)
+}
+
+/// Reads from tokens one after the other, in the task that asks; nothing if that takes more than a task may do at a time.
+fn read_in_place(
+    copies: &[&(Token, Copy)],
+    target: &Target,
+    question: &Question<'_>,
+) -> Option<BTreeMap<Token, Result<Reply, DocsError>>> {
+    let mut left = Allowance::LITTLE;
+    let read = |(token, copy): &&(Token, Copy)| {
+        let reply = copy.read_little(target, question, &mut left).transpose()?;
+        Some((*token, reply))
+    };
+    copies.iter().map(read).collect()
 }
 
 /// Counts how often a request is made anew because its collection has changed.

@@ -2,14 +2,15 @@
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode, header};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 
 use crate::error::DocsError;
 
 pub(super) type Answer = Response<Body>;
 
 /// A JSON answer.
-pub(super) fn json_answer(status: u16, value: &Value) -> Answer {
+pub(super) fn json_answer(status: u16, value: &impl Serialize) -> Answer {
     let body = serde_json::to_vec(value).unwrap_or_default();
     let mut answer = Response::new(Body::from(body));
     *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

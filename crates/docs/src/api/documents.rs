@@ -3,13 +3,14 @@
 use std::cmp::Ordering;
 
 use bson::{Bson, Document};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::unique::{self, Because, Mark};
 use crate::data::command::{Command, Found, Query, Read, Reply, Select, Target, Write};
 use crate::error::DocsError;
 use crate::id;
-use crate::language::json::document_to_json;
+use crate::language::json::{Shown, ShownValue};
 use crate::language::{Filter, Projection, Sort, Update, check_names, sort_key, to_json};
 use crate::router::{Concern, Router, unexpected};
 
@@ -510,23 +511,65 @@ fn merge(found: Vec<Found>, sort: Option<&Sort>, wanted: usize) -> FoundAll {
     FoundAll { documents, cursor, index, looked_at, by_id: false }
 }
 
-/// The answer to a find.
-pub(super) fn found_json(found: FoundAll) -> Value {
-    let count = found.documents.len();
-    let ids: Vec<Value> = found
-        .documents
-        .iter()
-        .map(|found| to_json(found.get("_id").cloned().unwrap_or(Bson::Null)))
-        .collect();
-    let data: Vec<Value> = found.documents.into_iter().map(document_to_json).collect();
-    let mut answer = json!({
-        "_ok": true, "_okCnt": count, "_nokCnt": 0, "docIds": ids, "data": data, "dataLength": count,
-    });
-    if let (Some(cursor), Some(fields)) = (found.cursor, answer.as_object_mut()) {
-        fields.insert("_more".to_owned(), Value::Bool(true));
-        fields.insert("cursor".to_owned(), cursor_json(cursor));
+/// The answer to a request for documents.
+#[derive(Serialize)]
+pub(super) struct Listing<'d> {
+    #[serde(rename = "_ok")]
+    ok: bool,
+    #[serde(rename = "_okCnt")]
+    ok_count: usize,
+    #[serde(rename = "_nokCnt")]
+    not_ok_count: usize,
+    #[serde(rename = "docIds")]
+    ids: ListedIds<'d>,
+    /// The document that was asked for by its id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    doc: Option<Shown<'d>>,
+    data: Vec<Shown<'d>>,
+    #[serde(rename = "dataLength")]
+    length: usize,
+    #[serde(rename = "_more", skip_serializing_if = "Option::is_none")]
+    more: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cursor: Option<Value>,
+}
+
+/// The ids of an answer: those of the documents, or the text that a client has asked for.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ListedIds<'d> {
+    Found(Vec<ShownValue<'d>>),
+    Asked([&'d str; 1]),
+}
+
+impl<'d> Listing<'d> {
+    /// What a find has found.
+    pub(super) fn of(found: &'d FoundAll) -> Listing<'d> {
+        let cursor = found.cursor.clone().map(cursor_json);
+        Listing { more: cursor.as_ref().map(|_| true), cursor, ..Listing::new(&found.documents) }
     }
-    answer
+
+    /// One document, which was asked for by this id.
+    pub(super) fn one(id: &'d str, document: &'d Document) -> Listing<'d> {
+        let listing = Listing::new(std::slice::from_ref(document));
+        Listing { ids: ListedIds::Asked([id]), doc: Some(Shown(document)), ..listing }
+    }
+
+    fn new(documents: &'d [Document]) -> Listing<'d> {
+        let (count, id) =
+            (documents.len(), |document: &'d Document| document.get("_id").unwrap_or(&Bson::Null));
+        Listing {
+            ok: true,
+            ok_count: count,
+            not_ok_count: 0,
+            ids: ListedIds::Found(documents.iter().map(id).map(ShownValue).collect()),
+            doc: None,
+            data: documents.iter().map(Shown).collect(),
+            length: count,
+            more: None,
+            cursor: None,
+        }
+    }
 }
 
 /// An id as a cursor. A client sends it back as text: a text that reads as JSON is quoted, so that `5` is the number.

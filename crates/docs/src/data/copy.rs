@@ -18,7 +18,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::command::{Changed, Command, Read, Reply, Target, Write};
 use super::entry;
-use super::find::{digest, read, weigh};
+use super::find::{Allowance, Question, digest, read, read_little, weigh};
+use super::known::{Known, is_remembered};
 use super::machine::Machine;
 use super::state::{Collection, TokenView, parse};
 use crate::error::DocsError;
@@ -57,6 +58,7 @@ pub(crate) struct Data {
     /// One copy at a time is installed beside the present one.
     installing: Mutex<()>,
     applied: watch::Sender<Applied>,
+    known: Arc<Known>,
     metrics: DocsMetrics,
     /// What comes now belongs to a move of the token to this node. A copy of which there is nothing yet begins so.
     is_moving: AtomicBool,
@@ -75,7 +77,8 @@ impl Data {
         let is_moving = AtomicBool::new(applied.next == 0);
         let applied = watch::Sender::new(applied);
         let (alone, installing, is_ahead) = (Mutex::new(()), Mutex::new(()), AtomicBool::new(false));
-        Ok(Data { token, engine, alone, installing, applied, metrics, is_moving, is_ahead })
+        let known = Arc::default();
+        Ok(Data { token, engine, alone, installing, applied, known, metrics, is_moving, is_ahead })
     }
 
     /// Counts bytes that came with a move of the token.
@@ -90,10 +93,13 @@ impl Data {
     /// What is applied now. A copy that is replaced meanwhile is looked at again.
     pub(super) fn view(&self) -> TokenView {
         loop {
-            let generation = self.applied().generation;
+            let (stamp, generation) = (self.known.stamp(), self.applied().generation);
             let view = TokenView::new(&*self.engine, self.token, generation);
             if self.applied().generation == generation {
-                return view;
+                return match stamp {
+                    Some(stamp) if self.known.stamp() == Some(stamp) => view.knowing(&self.known, stamp),
+                    Some(_) | None => view,
+                };
             }
         }
     }
@@ -113,9 +119,12 @@ impl Data {
             )));
         }
         let prefix = layout::copy_prefix(self.token, applied.generation);
-        let mut changes = Vec::new();
+        let (mut changes, mut changing) = (Vec::new(), None);
         for (offset, bytes) in entries.iter().filter(|(offset, _)| *offset >= applied.next) {
             let decoded = entry::decode(bytes.clone())?;
+            if changing.is_none() && decoded.iter().any(is_remembered) {
+                changing = Some(self.known.change());
+            }
             // The engine deletes ranges before it puts: what was put by earlier entries must be there by then.
             let has_range = decoded.iter().any(|change| matches!(change, Change::DeletePrefix(_)));
             if has_range {
@@ -160,9 +169,11 @@ impl Data {
             let text = format!("token {} was deleted here while a copy of it came", self.token);
             return Err(DocsError::Busy(text));
         }
+        let changing = self.known.change();
         self.write(Vec::new(), applied)?;
         self.engine.sync()?;
         self.applied.send_replace(applied);
+        drop(changing);
         let old = layout::copy_prefix(self.token, before.generation);
         Ok(self.engine.write(vec![Change::DeletePrefix(old.into())])?)
     }
@@ -184,6 +195,7 @@ impl Data {
         let _alone = self.alone.lock().unwrap_or_else(PoisonError::into_inner);
         // Behind the generation that a copy which was cut off may have left.
         let fresh = Applied { next: 0, generation: self.applied().generation.wrapping_add(2) };
+        let _changing = self.known.change();
         self.write(Vec::new(), fresh)?;
         self.applied.send_replace(fresh);
         Ok(())
@@ -268,7 +280,7 @@ impl Copy {
     }
 
     pub(crate) fn is_leading(&self) -> bool {
-        matches!(*self.log.standing().borrow(), Standing::Leading { .. })
+        self.log.is_leading()
     }
 
     /// Carries out a command as the primary.
@@ -379,6 +391,9 @@ impl Copy {
     /// Waits until everything that was acknowledged before this call is applied here; on the primary only.
     pub(crate) async fn wait_until_current(&self) -> Result<(), DocsError> {
         let index = self.log.read_index().await?;
+        if self.data.applied().next >= index.0 {
+            return Ok(());
+        }
         let mut applied = self.data.applied.subscribe();
         let reached = applied.wait_for(|applied| applied.next >= index.0);
         match tokio::time::timeout(APPLY_WITHIN, reached).await {
@@ -390,17 +405,30 @@ impl Copy {
     }
 
     /// Reads what is applied here, however old it is. Blocking: a read may go through all documents.
-    pub(crate) fn read_now(&self, target: &Target, what: &Read) -> Result<Reply, DocsError> {
+    pub(crate) fn read_now(&self, target: &Target, what: &Question<'_>) -> Result<Reply, DocsError> {
         read(&self.data.view(), target, what)
+    }
+
+    /// The same if it takes little, as in a task it has to; nothing if it takes more.
+    pub(crate) fn read_little(
+        &self,
+        target: &Target,
+        what: &Question<'_>,
+        left: &mut Allowance,
+    ) -> Result<Option<Reply>, DocsError> {
+        read_little(&self.data.view(), target, what, left)
     }
 
     /// The same from a task.
     pub(crate) async fn look(&self, target: Target, what: Read) -> Result<Reply, DocsError> {
         match what {
-            Read::Get(_) | Read::Chunk { .. } | Read::Reservation { .. } => self.read_now(&target, &what),
+            Read::Get(_) | Read::Chunk { .. } | Read::Reservation { .. } => {
+                self.read_now(&target, &Question::of(&what)?)
+            }
             Read::Find(_) | Read::Count(_) | Read::Group { .. } => {
                 let copy = self.clone();
-                let found = tokio::task::spawn_blocking(move || copy.read_now(&target, &what)).await;
+                let read = move || copy.read_now(&target, &Question::of(&what)?);
+                let found = tokio::task::spawn_blocking(read).await;
                 found.map_err(|error| DocsError::Broken(error.to_string()))?
             }
         }

@@ -1,6 +1,7 @@
 //! What does a write change? Evaluated by the primary, one command after the other.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bson::{Bson, Document};
 use bytes::Bytes;
@@ -103,13 +104,12 @@ pub(super) fn evaluate(
 }
 
 /// The collection as the token is to know it: as the command does, if that is newer.
-fn define(draft: &mut Draft<'_>, target: &Target) -> Result<Collection, DocsError> {
+fn define(draft: &mut Draft<'_>, target: &Target) -> Result<Arc<Collection>, DocsError> {
     let key = layout::collection(target.spec.id);
-    let known: Option<Collection> = draft.get(&key)?.as_deref().map(parse).transpose()?;
-    let next = match known {
+    let next = match draft.collection(target.spec.id)? {
         Some(known) if known.dropped || known.version > target.version => return Err(DocsError::Stale),
         Some(known) if known.version == target.version => return Ok(known),
-        Some(known) => redefine(draft, known, target),
+        Some(known) => redefine(draft, &known, target),
         // There is no document yet, so there is nothing to index.
         None => Collection {
             version: target.version,
@@ -119,10 +119,10 @@ fn define(draft: &mut Draft<'_>, target: &Target) -> Result<Collection, DocsErro
         },
     };
     draft.put(key, encode(&next)?);
-    Ok(next)
+    Ok(Arc::new(next))
 }
 
-fn redefine(draft: &mut Draft<'_>, known: Collection, target: &Target) -> Collection {
+fn redefine(draft: &mut Draft<'_>, known: &Collection, target: &Target) -> Collection {
     let numbers: BTreeSet<u32> = target.spec.indexes.values().map(|index| index.number).collect();
     for index in known.spec.indexes.values().filter(|index| !numbers.contains(&index.number)) {
         draft.delete_prefix(layout::index(known.spec.id, index.number));

@@ -6,10 +6,11 @@ use bson::{Bson, Document};
 use sha2::{Digest as _, Sha256};
 
 use super::command::{Found, Query, Read, Reply, Target};
-use super::index::{Keys, Lookup, id_of_entry, lookup};
+use super::index::{Lookup, id_of_entry, lookup};
 use super::state::{Collection, TokenView, parse};
 use crate::error::DocsError;
 use crate::language::{Filter, Projection, Sort, sort_key};
+use crate::router::unexpected;
 use crate::spec::CollectionId;
 use crate::storage::{Pairs, layout};
 
@@ -20,16 +21,91 @@ const MAX_SORTED: usize = 100_000;
 /// Different values of one grouping.
 const MAX_GROUPS: usize = 10_000;
 
+/// A read that is understood: parsed once, and asked of many tokens.
+pub(crate) struct Question<'r> {
+    read: &'r Read,
+    search: Option<Search>,
+}
+
+/// What a query looks for.
+struct Search {
+    filter: Filter,
+    sort: Option<Sort>,
+    projection: Projection,
+}
+
+impl Question<'_> {
+    pub(crate) fn of(read: &Read) -> Result<Question<'_>, DocsError> {
+        let search = match read {
+            Read::Find(query) => Some(Search::of(query)?),
+            Read::Get(_)
+            | Read::Count(_)
+            | Read::Group { .. }
+            | Read::Chunk { .. }
+            | Read::Reservation { .. } => None,
+        };
+        Ok(Question { read, search })
+    }
+}
+
+impl Search {
+    fn of(query: &Query) -> Result<Search, DocsError> {
+        let sort = query.sort.as_ref().map(|sort| Sort::parse(&Bson::Document(sort.clone()))).transpose()?;
+        let projection = query.projection.as_ref().map(Projection::parse).transpose()?.unwrap_or_default();
+        Ok(Search { filter: Filter::parse(&query.filter)?, sort, projection })
+    }
+}
+
+/// What is left of the bounds of one request, over all tokens that it asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowance {
+    /// Index entries, and the documents that they lead to.
+    entries: usize,
+    /// Bytes of documents.
+    bytes: usize,
+}
+
+impl Allowance {
+    /// What a task may do without holding up others: half a millisecond or so.
+    pub(crate) const LITTLE: Allowance = Allowance { entries: 128, bytes: 256 * 1024 };
+    const UNLIMITED: Allowance = Allowance { entries: usize::MAX, bytes: usize::MAX };
+}
+
+/// Answers a query through an index that leads to few documents; nothing if it does not.
+pub(super) fn read_little(
+    view: &TokenView,
+    target: &Target,
+    question: &Question<'_>,
+    left: &mut Allowance,
+) -> Result<Option<Reply>, DocsError> {
+    let (Read::Find(query), Some(search)) = (question.read, &question.search) else { return Ok(None) };
+    let Some(collection) = view.collection(target.spec.id)? else {
+        return Ok(Some(nothing(question.read)));
+    };
+    if collection.dropped {
+        return Err(DocsError::Stale);
+    }
+    match Candidates::of_index(view, &collection, &search.filter, query.after.as_ref(), left.entries)? {
+        Some(candidates) => Ok(find(view, candidates, query, search, left)?.map(Reply::Documents)),
+        None => Ok(None),
+    }
+}
+
 /// Answers a read.
-pub(super) fn read(view: &TokenView, target: &Target, read: &Read) -> Result<Reply, DocsError> {
-    let id = target.spec.id;
+pub(super) fn read(view: &TokenView, target: &Target, question: &Question<'_>) -> Result<Reply, DocsError> {
+    let (id, read) = (target.spec.id, question.read);
     let Some(collection) = view.collection(id)? else { return Ok(nothing(read)) };
     if collection.dropped {
         return Err(DocsError::Stale);
     }
     match read {
         Read::Get(document) => Ok(Reply::Document(view.document(id, document)?)),
-        Read::Find(query) => find(view, &collection, query).map(Reply::Documents),
+        Read::Find(query) => {
+            let search = question.search.as_ref().ok_or_else(unexpected)?;
+            let candidates = Candidates::new(view, &collection, &search.filter, query.after.as_ref())?;
+            let found = find(view, candidates, query, search, &mut { Allowance::UNLIMITED })?;
+            found.map(Reply::Documents).ok_or_else(unexpected)
+        }
         Read::Count(filter) => count(view, &collection, filter).map(Reply::Count),
         Read::Group { filter, field } => group(view, &collection, filter, field).map(Reply::Groups),
         Read::Chunk { id: document, file, number } => {
@@ -66,20 +142,29 @@ pub(super) fn scan(view: &TokenView, collection: CollectionId, from: Option<&[u8
     view.range(from.unwrap_or(&start), &end)
 }
 
-fn find(view: &TokenView, collection: &Collection, query: &Query) -> Result<Found, DocsError> {
-    let filter = Filter::parse(&query.filter)?;
-    let sort = query.sort.as_ref().map(|sort| Sort::parse(&Bson::Document(sort.clone()))).transpose()?;
-    let projection = query.projection.as_ref().map(Projection::parse).transpose()?.unwrap_or_default();
-    let mut candidates = Candidates::new(view, collection, &filter, query.after.as_ref())?;
+/// The documents of a query; nothing if they are more than is allowed.
+fn find(
+    view: &TokenView,
+    mut candidates: Candidates,
+    query: &Query,
+    search: &Search,
+    left: &mut Allowance,
+) -> Result<Option<Found>, DocsError> {
+    let Search { filter, sort, projection } = search;
     let limit = usize::try_from(query.limit).unwrap_or(0);
     let mut found = Found { index: candidates.index.clone(), ..Found::default() };
     let mut bytes = 0;
     while let Some((document, size)) = candidates.next(view)? {
         found.looked_at += 1;
+        if size > left.bytes || left.entries == 0 {
+            return Ok(None);
+        }
+        left.bytes -= size;
+        left.entries -= 1;
         if !filter.matches(&document) {
             continue;
         }
-        match &sort {
+        match sort {
             None if found.documents.len() >= limit || bytes >= MAX_BYTES => {
                 found.more = true;
                 break;
@@ -94,7 +179,7 @@ fn find(view: &TokenView, collection: &Collection, query: &Query) -> Result<Foun
         bytes += size;
         found.documents.push(document);
     }
-    if let Some(sort) = &sort {
+    if let Some(sort) = sort {
         found.documents.sort_by(|one, other| sort.compare(one, other));
         found.more = found.documents.len() > limit;
         found.documents.truncate(limit);
@@ -106,7 +191,7 @@ fn find(view: &TokenView, collection: &Collection, query: &Query) -> Result<Foun
         false => projection.apply(document),
     };
     found.documents = found.documents.into_iter().map(shown).collect();
-    Ok(found)
+    Ok(Some(found))
 }
 
 fn count(view: &TokenView, collection: &Collection, filter: &Document) -> Result<i64, DocsError> {
@@ -159,7 +244,7 @@ struct Candidates {
 enum Source {
     Scan(Pairs),
     /// Encoded ids from an index.
-    Ids(std::vec::IntoIter<Vec<u8>>),
+    Ids(std::collections::btree_set::IntoIter<Vec<u8>>),
 }
 
 impl Candidates {
@@ -170,28 +255,51 @@ impl Candidates {
         after: Option<&Bson>,
     ) -> Result<Candidates, DocsError> {
         let id = collection.spec.id;
-        if let Some(Lookup { field, ranges, skip }) = lookup(collection, filter) {
-            let after = after.map(sort_key);
-            let mut ids = std::collections::BTreeSet::new();
-            for Keys { from, before } in ranges {
-                for pair in view.range(&from, &before) {
-                    let (key, _) = pair?;
-                    // The id is behind the value, whose length only its end tells.
-                    if let Some(id) = id_of_entry(&key, skip) {
-                        ids.insert(id);
-                    }
-                }
-            }
-            let ids: Vec<_> =
-                ids.into_iter().filter(|id| after.as_ref().is_none_or(|after| id > after)).collect();
-            return Ok(Candidates {
-                index: Some(field),
-                source: Source::Ids(ids.into_iter()),
-                collection: id,
-            });
+        if let Some(found) = Candidates::of_index(view, collection, filter, after, usize::MAX)? {
+            return Ok(found);
         }
         let from = after.map(|after| [&layout::document(id, after)[..], &[0]].concat());
         Ok(Candidates { index: None, source: Source::Scan(scan(view, id, from.as_deref())), collection: id })
+    }
+
+    /// Those that an index leads to; nothing without an index, and if it has more than this many entries for them.
+    fn of_index(
+        view: &TokenView,
+        collection: &Collection,
+        filter: &Filter,
+        after: Option<&Bson>,
+        most: usize,
+    ) -> Result<Option<Candidates>, DocsError> {
+        let id = collection.spec.id;
+        let Some(Lookup { field, number, ranges, skip }) = lookup(collection, filter) else {
+            return Ok(None);
+        };
+        let (after, mut entries) = (after.map(sort_key), 0);
+        let mut ids = std::collections::BTreeSet::new();
+        for keys in ranges {
+            let are_of_several_values = keys.are_of_several_values();
+            if are_of_several_values && view.is_single(id, number) {
+                continue;
+            }
+            let before = entries;
+            for pair in view.range(&keys.from, &keys.before) {
+                let (key, _) = pair?;
+                entries += 1;
+                if entries > most {
+                    return Ok(None);
+                }
+                // The id is behind the value, whose length only its end tells.
+                if let Some(id) = id_of_entry(&key, skip) {
+                    ids.insert(id);
+                }
+            }
+            if are_of_several_values && entries == before {
+                view.note_single(id, number);
+            }
+        }
+        ids.retain(|id| after.as_ref().is_none_or(|after| id > after));
+        let source = Source::Ids(ids.into_iter());
+        Ok(Some(Candidates { index: Some(field), source, collection: id }))
     }
 
     fn next(&mut self, view: &TokenView) -> Result<Option<(Document, usize)>, DocsError> {

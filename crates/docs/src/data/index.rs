@@ -24,6 +24,8 @@ pub(super) struct Keys {
 pub(super) struct Lookup {
     /// The field of the index.
     pub(super) field: String,
+    /// The number of the index.
+    pub(super) number: u32,
     pub(super) ranges: Vec<Keys>,
     /// Where in a key the value begins.
     pub(super) skip: usize,
@@ -43,6 +45,19 @@ pub(super) fn several_values() -> Bson {
     Bson::MaxKey
 }
 
+/// Whether a key is an index entry of a document with several values.
+pub(super) fn is_of_several_values(key: &[u8]) -> bool {
+    layout::value_of_entry(key).is_some_and(|value| value.starts_with(&sort_key(&several_values())))
+}
+
+impl Keys {
+    /// Whether these are all entries of documents with several values, and no others.
+    pub(super) fn are_of_several_values(&self) -> bool {
+        let value = layout::value_of_entry(&self.from);
+        value.is_some_and(|value| value == sort_key(&several_values())) && self.before == behind(&self.from)
+    }
+}
+
 /// The complete index that narrows the filter down best.
 pub(super) fn lookup(collection: &Collection, filter: &Filter) -> Option<Lookup> {
     let mut fields: BTreeMap<String, Vec<&Test>> = BTreeMap::new();
@@ -56,7 +71,7 @@ pub(super) fn lookup(collection: &Collection, filter: &Filter) -> Option<Lookup>
         }
         let prefix = layout::index(collection.spec.id, index.number);
         let (narrows, ranges) = ranges(&prefix, &tests)?;
-        Some((narrows, Lookup { field, ranges, skip: prefix.len() }))
+        Some((narrows, Lookup { field, number: index.number, ranges, skip: prefix.len() }))
     });
     usable.min_by_key(|(narrows, _)| *narrows).map(|(_, lookup)| lookup)
 }

@@ -1,12 +1,14 @@
 //! What a token is made of, read through one view of the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bson::{Bson, Document};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::index::several_values;
+use super::known::{Known, Stamp};
 use crate::error::DocsError;
 use crate::id::Token;
 use crate::language::Path;
@@ -83,11 +85,18 @@ pub(super) fn short(value: &Bson) -> Bson {
 pub(super) struct TokenView {
     view: Box<dyn View>,
     prefix: Vec<u8>,
+    /// What other views with the same stamp have found; nothing if this one may differ from all others.
+    known: Option<(Arc<Known>, Stamp)>,
 }
 
 impl TokenView {
     pub(super) fn new(engine: &dyn Engine, token: Token, generation: u32) -> TokenView {
-        TokenView { view: engine.snapshot(), prefix: layout::copy_prefix(token, generation) }
+        TokenView { view: engine.snapshot(), prefix: layout::copy_prefix(token, generation), known: None }
+    }
+
+    /// The same, with what is known of views with this stamp.
+    pub(super) fn knowing(self, known: &Arc<Known>, stamp: Stamp) -> TokenView {
+        TokenView { known: Some((Arc::clone(known), stamp)), ..self }
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
@@ -114,8 +123,27 @@ impl TokenView {
         self.get(&layout::document(collection, id))?.as_deref().map(parse).transpose()
     }
 
-    pub(super) fn collection(&self, id: CollectionId) -> Result<Option<Collection>, DocsError> {
-        self.get(&layout::collection(id))?.as_deref().map(parse).transpose()
+    pub(super) fn collection(&self, id: CollectionId) -> Result<Option<Arc<Collection>>, DocsError> {
+        if let Some(found) = self.known.as_ref().and_then(|(known, stamp)| known.collection(*stamp, id)) {
+            return Ok(found);
+        }
+        let found = self.get(&layout::collection(id))?.as_deref().map(parse).transpose()?.map(Arc::new);
+        if let Some((known, stamp)) = &self.known {
+            known.note_collection(*stamp, id, found.clone());
+        }
+        Ok(found)
+    }
+
+    /// Whether it is known that no document has several values in the field of an index.
+    pub(super) fn is_single(&self, id: CollectionId, index: u32) -> bool {
+        self.known.as_ref().is_some_and(|(known, stamp)| known.is_single(*stamp, id, index))
+    }
+
+    /// Notes that no document has.
+    pub(super) fn note_single(&self, id: CollectionId, index: u32) {
+        if let Some((known, stamp)) = &self.known {
+            known.note_single(*stamp, id, index);
+        }
     }
 }
 
@@ -147,15 +175,28 @@ impl<'v> Draft<'v> {
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        match self.changed(key) {
+            Some(value) => Ok(value),
+            None => self.view.get(key),
+        }
+    }
+
+    /// What the record of a collection is.
+    pub(super) fn collection(&self, id: CollectionId) -> Result<Option<Arc<Collection>>, DocsError> {
+        match self.changed(&layout::collection(id)) {
+            Some(value) => Ok(value.as_deref().map(parse).transpose()?.map(Arc::new)),
+            None => self.view.collection(id),
+        }
+    }
+
+    /// What the changes make of a key, if they change it.
+    fn changed(&self, key: &[u8]) -> Option<Option<Bytes>> {
         let own = self.changes.iter().rev().find_map(|change| match change {
             Change::Put(known, value) if known == key => Some(Some(value.clone())),
             Change::Delete(known) if known == key => Some(None),
             _ => None,
         });
-        match own.or_else(|| self.above.get(key).cloned()) {
-            Some(value) => Ok(value),
-            None => self.view.get(key),
-        }
+        own.or_else(|| self.above.get(key).cloned())
     }
 
     pub(super) fn put(&mut self, key: Vec<u8>, value: Bytes) {

@@ -104,6 +104,14 @@ pub(crate) fn entry(collection: CollectionId, number: u32, value: &Bson, id: &Bs
     [index(collection, number), sort_key(value), sort_key(id)].concat()
 }
 
+/// What is behind the number of the index in an entry: its value, then its id. Nothing if the key is no entry.
+pub(crate) fn value_of_entry(key: &[u8]) -> Option<&[u8]> {
+    match split(key)? {
+        (b'x', _, rest) => rest.get(size_of::<u32>()..),
+        _ => None,
+    }
+}
+
 pub(crate) fn reservation(collection: CollectionId, index: u32, value: &Bson) -> Vec<u8> {
     let mut key = of(b'u', collection);
     key.extend(index.to_be_bytes());

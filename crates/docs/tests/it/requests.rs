@@ -183,6 +183,46 @@ async fn queries_with_and_without_indexes() {
     assert_eq!(cluster.digests_agree().await, 6);
 }
 
+/// Tokens remember that an index has no document with several values: until one has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranges_find_documents_that_get_several_values_later() {
+    let cluster = Cluster::start(1).await;
+    cluster.collection(None).await;
+    assert_eq!(cluster.post("/db/db/c/index/i", json!({})).await.0, 201);
+    let documents: Vec<Value> = (0..200).map(|i| json!({ "i": i })).collect();
+    assert_eq!(cluster.post("/db/db/c", json!({ "doc": documents })).await.0, 202);
+    let range = async |from: i32, to: i32| {
+        let query = format!("%7B%22i%22:%7B%22$ge%22:{from},%22$lt%22:{to}%7D%7D");
+        let (_, plan) = cluster.get(&format!("/db/db/c/explain?query={query}")).await;
+        assert_eq!(plan["index"], "i", "{plan}");
+        cluster.get(&format!("/db/db/c?query={query}")).await.1["dataLength"].as_i64().unwrap()
+    };
+    // A few documents, and more than a task reads by itself.
+    assert_eq!((range(1_000, 1_020).await, range(10, 30).await, range(0, 190).await), (0, 20, 190));
+    for i in 1..=20 {
+        let body = json!({ "doc": { "i": [500, 1_500], "at": i } });
+        assert_eq!(cluster.post("/db/db/c", body).await.0, 202);
+        assert_eq!(range(1_000, 1_020).await, i, "every array has a number above and one below");
+    }
+    let body =
+        json!({ "filter": { "at": { "$gt": 5 } }, "update": { "$set": { "i": 1_001 } }, "options": {} });
+    assert_eq!(cluster.put("/db/db/c", body).await.1["_okCnt"], 15);
+    assert_eq!((range(1_000, 1_001).await, range(1_001, 1_020).await), (5, 20));
+    assert_eq!(cluster.delete("/db/db/c?filter[at]=1").await.1["deletedCount"], 1);
+    assert_eq!((range(1_000, 1_001).await, range(10, 30).await), (4, 20));
+    // An index that is made again is another one.
+    assert_eq!(cluster.delete("/db/db/c/index/i").await.0, 201);
+    assert_eq!(cluster.get("/db/db/c/explain?query=%7B%22i%22:5%7D").await.1["index"], json!(null));
+    assert_eq!(cluster.post("/db/db/c/index/i", json!({})).await.0, 201);
+    capstan_testkit::eventually("the index is used", crate::cluster::SOON, async || {
+        let (_, plan) = cluster.get("/db/db/c/explain?query=%7B%22i%22:5%7D").await;
+        if plan["index"] == "i" { Ok(()) } else { Err(plan.to_string()) }
+    })
+    .await;
+    assert_eq!((range(1_000, 1_001).await, range(10, 30).await), (4, 20));
+    assert_eq!(cluster.digests_agree().await, 219);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_index_is_built_for_documents_that_are_there() {
     let cluster = Cluster::start(1).await;

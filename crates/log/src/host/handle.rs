@@ -212,6 +212,12 @@ impl Log {
         self.standing.clone()
     }
 
+    /// Whether this copy is the primary, as far as it has received.
+    #[must_use]
+    pub fn is_leading(&self) -> bool {
+        matches!(*self.standing.borrow(), Standing::Leading { .. })
+    }
+
     /// The offset up to which entries are readable now.
     pub fn committed(&self) -> Result<Offset, LogError> {
         let progress = self.gauge.read();
@@ -231,11 +237,12 @@ impl Log {
     /// An offset after everything acknowledged before this call, by this primary or an earlier one: a state that has
     /// applied every entry before it answers linearizable reads. On the primary only; waits until it serves.
     pub async fn read_index(&self) -> Result<Offset, LogError> {
-        let serves = tokio::time::timeout(self.append_within, self.gauge.begins()).await;
-        match serves {
-            Ok(true) => {}
-            Ok(false) => return Err(self.closed()),
-            Err(_) => return Err(LogError::Beginning(self.name.clone())),
+        if self.gauge.read().duty == Duty::Beginning {
+            match tokio::time::timeout(self.append_within, self.gauge.begins()).await {
+                Ok(true) => {}
+                Ok(false) => return Err(self.closed()),
+                Err(_) => return Err(LogError::Beginning(self.name.clone())),
+            }
         }
         let progress = self.gauge.read();
         match progress.duty {

@@ -92,6 +92,10 @@ impl Inner {
         let mut endpoint = Endpoint::from_shared(url.to_owned()).map_err(|error| failed(&error))?;
         endpoint = endpoint.connect_timeout(ANSWER_WITHIN).timeout(ANSWER_WITHIN);
         if let Some(tls) = &self.options.tls {
+            // The introduction is a secret.
+            if endpoint.uri().scheme_str() != Some("https") {
+                return Err(failed(&"it is not served over TLS, and this broker is"));
+            }
             let pem = tokio::fs::read(&tls.authority).await.map_err(|error| failed(&error))?;
             let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
             endpoint = endpoint.tls_config(config).map_err(|error| failed(&error))?;

@@ -11,7 +11,7 @@ use super::bulk::bulk;
 use super::input::{parse_json, text_of};
 use crate::api::answer::{Answer, json_answer, not_found};
 use crate::api::attachments::{Upload, check_name, content, listed};
-use crate::api::documents::{Documents, MAX_INSERT, NotInserted, found_json, ids_of_text};
+use crate::api::documents::{Documents, Listing, MAX_INSERT, NotInserted, ids_of_text};
 use crate::data::command::{Command, Write};
 use crate::error::DocsError;
 use crate::id::is_hex;
@@ -66,12 +66,7 @@ impl Call<'_> {
         let key = documents.existing(ids_of_text(id)).await?;
         match *method {
             Method::GET => match documents.get(&key, self.concern()).await? {
-                Some(document) => {
-                    let document = document_to_json(document);
-                    let answer = json!({ "_ok": true, "_okCnt": 1, "_nokCnt": 0, "docIds": [id], "doc": document,
-                                         "data": [document], "dataLength": 1 });
-                    Ok(json_answer(200, &answer))
-                }
+                Some(document) => Ok(json_answer(200, &Listing::one(id, &document))),
                 None => missing(id),
             },
             Method::PUT => {
@@ -98,7 +93,7 @@ impl Call<'_> {
         if options.one && found.by_id && found.documents.is_empty() {
             return Ok(not_found());
         }
-        Ok(json_answer(200, &found_json(found)))
+        Ok(json_answer(200, &Listing::of(&found)))
     }
 
     pub(super) async fn delete(&self, documents: &Documents<'_>) -> Result<Answer, DocsError> {
