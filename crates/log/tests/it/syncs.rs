@@ -245,7 +245,7 @@ async fn groups_overwrite_only_what_is_durable() {
     assert_eq!(early_groups(Omitted::Nothing).await, 0);
     for omitted in Omitted::OF_JOURNAL_FILES {
         let mut early = 0;
-        // Which thread creates the file that is written depends on which is first.
+        // Whether a prepared file is there in time depends on which thread is first.
         for _ in 0..100 {
             early = early_groups(omitted).await;
             if early > 0 {
