@@ -11,7 +11,7 @@ use capstan_fleet::FleetError;
 use capstan_meta::embedded::{OpenError, RestoreError};
 use capstan_meta::wire::ServeError;
 use capstan_meta::{MetaError, Remedy};
-use capstan_redis::broker::BrokerError;
+use capstan_redis::error::BrokerError;
 use capstan_schemas::SchemaError;
 use capstan_topics::TopicsError;
 

@@ -8,7 +8,7 @@ use capstan_access::AccessError;
 use capstan_control::ControlError;
 use capstan_fleet::FleetError;
 use capstan_meta::{MetaError, Remedy};
-use capstan_redis::broker::BrokerError;
+use capstan_redis::error::BrokerError;
 use serde_json::json;
 
 /// An error as a client of the JSON API sees it.

@@ -9,7 +9,8 @@ use capstan_control::drain::DrainPhase;
 use capstan_control::keys::{EventId, HostId, IncidentCode};
 use capstan_control::{events, incidents};
 use capstan_meta::Store;
-use capstan_redis::broker::{self, PROXY_ADDRESS, Tree as RedisTree};
+use capstan_redis::broker;
+use capstan_redis::facts::{PROXY_ADDRESS, Tree as RedisTree};
 use serde::{Deserialize, Serialize};
 
 use crate::access::{Asks, NamedQuery};

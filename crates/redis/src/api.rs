@@ -17,9 +17,13 @@ pub use users::{UserPage, user, user_delete, user_set, users};
 pub use wishes::{NodeWish, node_wishes};
 
 use crate::address::Address;
-use crate::broker::{self, BrokerError, Change, ClusterTree, OldPrimary, ScalePlan, Tree, Wish};
+use crate::board::NodeFact;
+use crate::broker;
 use crate::check::{self, Fixed, Report};
-use crate::coordinator::{NodeFact, Proxies, Reply};
+use crate::coordinator::{Proxies, Reply};
+use crate::decide::{self, Change, OldPrimary, ScalePlan, Wish};
+use crate::error::BrokerError;
+use crate::facts::{self, ClusterTree, Tree};
 use crate::keys::ClusterName;
 use crate::nmctl::Message;
 use crate::shard::{ShardRecord, Waiting};
@@ -56,7 +60,7 @@ pub struct HostNode {
 /// All hosts of the pool.
 pub async fn hosts_list(store: &Store) -> Result<Vec<HostLine>, BrokerError> {
     let tree = Tree::read(store).await?;
-    let line = |(proxy, host): (&Address, &broker::HostTree)| HostLine {
+    let line = |(proxy, host): (&Address, &facts::HostTree)| HostLine {
         proxy: proxy.clone(),
         epoch: host.epoch.as_ref().map_or(Epoch::NEVER_TOLD, |seen| seen.record),
         nodes: host
@@ -250,7 +254,7 @@ pub struct ShardWait {
 }
 
 fn waits(cluster: &ClusterTree) -> Vec<ShardWait> {
-    let wait = |(primary, seen): (&Address, &broker::Seen<ShardRecord>)| {
+    let wait = |(primary, seen): (&Address, &facts::Seen<ShardRecord>)| {
         let Waiting { state, cause, since } = seen.record.waiting.clone()?;
         Some(ShardWait { primary: primary.clone(), state, cause, since })
     };
@@ -380,14 +384,14 @@ fn slot_map(cluster: &ClusterTree) -> Vec<SlotLine> {
     let owned = cluster.nodes.values().flat_map(|seen| seen.record.owned());
     let nobody =
         |range: SlotRange| SlotLine { first: range.first(), last: range.last(), node: None, moving_to: None };
-    lines.extend(broker::uncovered(owned).into_iter().map(nobody));
+    lines.extend(decide::uncovered(owned).into_iter().map(nobody));
     lines.sort_by_key(|line| line.first);
     lines
 }
 
 /// What scaling a cluster would do; changes nothing.
 pub async fn scale_plan(store: &Store, name: &ClusterName, nodes: u32) -> Result<ScalePlan, BrokerError> {
-    broker::plan_scale(&Tree::read(store).await?, name, nodes)
+    decide::plan_scale(&Tree::read(store).await?, name, nodes)
 }
 
 /// Changes the number of a cluster's primaries; coordinators complete it.
@@ -569,8 +573,8 @@ pub async fn connect(store: &Store, name: &ClusterName) -> Result<Connection, Br
         Mode::Single => "",
     };
     // redis-cli sends a user name only with a password, which may be empty.
-    let named = serving.users.iter().find(|user| user.name != broker::DEFAULT_USER).or(serving.users.first());
-    let user = match named.filter(|_| !broker::admits_anyone(&serving.users)) {
+    let named = serving.users.iter().find(|user| user.name != decide::DEFAULT_USER).or(serving.users.first());
+    let user = match named.filter(|_| !decide::admits_anyone(&serving.users)) {
         Some(user) => format!(" --user {name}/{} --askpass", user.name),
         None if serving.default => String::new(),
         None => format!(" --user {name} --pass '' --no-auth-warning"),

@@ -16,7 +16,10 @@ pub use health::{config_unreadable, findings};
 use capstan_meta::{Store, clock};
 use serde::Serialize;
 
-use crate::broker::{BrokerError, ClusterTree, Draft, Next, Tree, settle};
+use crate::commit::{Next, settle};
+use crate::decide::Draft;
+use crate::error::BrokerError;
+use crate::facts::{ClusterTree, Tree};
 use crate::keys::ClusterName;
 
 /// Repairs of one call; each is a transaction of its own, on a fresh read.

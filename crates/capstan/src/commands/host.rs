@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use capstan_console::Findings;
 use capstan_meta::Store;
 use capstan_redis::Address;
-use capstan_redis::broker::PROXY_ADDRESS;
+use capstan_redis::facts::PROXY_ADDRESS;
 
 use crate::commands::remote::{Remote, Role, open};
 use crate::config::{Config, HostRole};

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use capstan_console::{Findings, Metrics, State};
 use capstan_meta::Store;
 use capstan_meta::embedded::Embedded;
-use capstan_redis::broker::PROXY_ADDRESS;
+use capstan_redis::facts::PROXY_ADDRESS;
 use tokio::net::TcpListener;
 
 use crate::commands::version::VERSION;

@@ -77,7 +77,7 @@ pub(crate) fn start_host(
 
 /// The services that answer drains of a host with these roles: its daemon, and the roles that have something to move.
 fn services(roles: &[&str]) -> Result<Vec<ServiceName>> {
-    let moves = |role: &&str| *role == capstan_redis::coordinator::SERVICE || logs::SERVICES.contains(role);
+    let moves = |role: &&str| *role == capstan_redis::drain::SERVICE || logs::SERVICES.contains(role);
     let moving = roles.iter().copied().filter(moves);
     std::iter::once(PART).chain(moving).map(|name| Ok(name.parse()?)).collect()
 }

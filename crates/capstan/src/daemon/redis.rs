@@ -11,10 +11,13 @@ use capstan_meta::Store;
 use capstan_meta::backoff::Backoff;
 use capstan_meta::view::View;
 use capstan_redis::agent::{Agent, AgentConfig, Kind, find_server};
-use capstan_redis::broker::{self, PROXY_ADDRESS, Tree};
-use capstan_redis::coordinator::{Coordinator, SERVICE, Timing, Wire};
+use capstan_redis::broker;
+use capstan_redis::coordinator::{Coordinator, Wire};
+use capstan_redis::drain::SERVICE;
+use capstan_redis::facts::{PROXY_ADDRESS, Tree};
 use capstan_redis::host::{self, Identity, NodeSecret};
 use capstan_redis::spec::{ClusterSpec, Persistence, Serving};
+use capstan_redis::timing::Timing;
 use capstan_redis::{Address, ClusterName};
 use capstan_redis_proxy::{ClientTls, Limits, PlainClients, Proxy};
 

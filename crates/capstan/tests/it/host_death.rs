@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use capstan_redis::coordinator::Timing;
+use capstan_redis::timing::Timing;
 use capstan_testkit::eventually;
 use capstan_testkit::redis::{count, spread_keys, write_all};
 

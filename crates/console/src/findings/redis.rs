@@ -4,7 +4,7 @@ use capstan_control::findings::Finding;
 use capstan_control::keys::LiveReportKey;
 use capstan_meta::Store;
 use capstan_meta::record::Listing;
-use capstan_redis::broker::Tree;
+use capstan_redis::facts::Tree;
 use capstan_redis::health;
 
 pub(super) async fn findings(

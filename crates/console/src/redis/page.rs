@@ -8,8 +8,8 @@ use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use capstan_redis::Address;
 use capstan_redis::api::{self, ClusterPage, HostLine, MoveLine, NodeLine, Phase};
-use capstan_redis::broker::BrokerError;
 use capstan_redis::check::Report;
+use capstan_redis::error::BrokerError;
 use capstan_redis::spec::Mode;
 use capstan_redis::status::{MoveState, Role};
 

@@ -4,7 +4,10 @@ use capstan_meta::Store;
 use serde::Serialize;
 
 use crate::acl::{Rules, SelectorText};
-use crate::broker::{self, BrokerError, Tree, UserChange};
+use crate::broker;
+use crate::decide::UserChange;
+use crate::error::BrokerError;
+use crate::facts::{self, Tree};
 use crate::keys::{ClusterName, ConfigKey};
 use crate::spec::User;
 
@@ -61,7 +64,7 @@ pub async fn users(store: &Store, name: &ClusterName) -> Result<Vec<UserPage>, B
     let tree = Tree::read(store).await?;
     let cluster = tree.cluster(name).ok_or_else(|| BrokerError::NoCluster(name.clone()))?;
     let key = ConfigKey { cluster: name.clone() };
-    if broker::is_bad(&tree, &key) {
+    if facts::is_bad(&tree, &key) {
         return Err(BrokerError::Invalid(format!(
             "the configuration of cluster {name} cannot be read, so no client is admitted; `capstan redis check` shows \
              what is wrong with it"

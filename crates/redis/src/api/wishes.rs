@@ -4,8 +4,8 @@
 use super::serving;
 use crate::address::Address;
 use crate::agent::Former;
-use crate::broker::{ClusterTree, HostTree, Tree};
 use crate::check::config_unreadable;
+use crate::facts::{ClusterTree, HostTree, Tree};
 use crate::keys::ClusterName;
 use crate::spec::Persistence;
 

@@ -7,9 +7,10 @@ use capstan_meta::record::Key;
 
 use super::Finding;
 use crate::address::Address;
-use crate::broker::edit::Edit;
-use crate::broker::{ClusterTree, Draft, Tree, is_bad, plan_cancel, plan_delete};
-use crate::broker::{cut_owned, join, uncovered};
+use crate::decide::edit::Edit;
+use crate::decide::{Draft, plan_cancel, plan_delete};
+use crate::decide::{cut_owned, join, uncovered};
+use crate::facts::{ClusterTree, Tree, is_bad};
 use crate::keys::*;
 use crate::slots::SlotRange;
 use crate::spec::ClusterConfig;
@@ -188,7 +189,7 @@ impl Found<'_> {
                 let sound =
                     self.cluster.nodes.get(primary).is_some_and(|primary| primary.record.is_primary());
                 if !sound {
-                    let repair = crate::broker::plan_drop_replica(
+                    let repair = crate::decide::plan_drop_replica(
                         self.tree,
                         self.name,
                         node,

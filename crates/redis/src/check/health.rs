@@ -6,8 +6,8 @@ use capstan_control::findings::{Code, Finding, Severity};
 use capstan_meta::record::Key;
 
 use crate::address::Address;
-use crate::broker::{ClusterTree, Tree};
-use crate::coordinator::settings_of;
+use crate::decide::settings_of;
+use crate::facts::{ClusterTree, Tree};
 use crate::keys::{ClusterName, ConfigKey};
 use crate::shard::{ShardRecord, Waiting};
 

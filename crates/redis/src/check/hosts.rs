@@ -5,7 +5,8 @@ use capstan_meta::record::Key;
 
 use super::Finding;
 use crate::address::Address;
-use crate::broker::{Draft, HostTree, Seen, Tree};
+use crate::decide::Draft;
+use crate::facts::{HostTree, Seen, Tree};
 use crate::keys::*;
 use crate::status::{NodeRecord, Owner, Quarantine};
 
@@ -208,7 +209,7 @@ impl Found<'_> {
                     .guard(ClusterNodeKey { cluster: name.clone(), node: node.clone() }.unchanged(truth))
                     .then(key.put(&truth.record))
                     .bump_host(self.tree, self.proxy);
-                if !crate::broker::is_bad(self.tree, &key) {
+                if !crate::facts::is_bad(self.tree, &key) {
                     let problem =
                         format!("its copy of node {node} differs from the record of cluster {name}");
                     self.push(problem, "copy it again", Some(repair));

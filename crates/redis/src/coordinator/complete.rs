@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use capstan_control::reconcile::{Controller, NoMessage, Plan, Situation, Step, Told};
 
-use super::board::Board;
-use super::heal::{Sight, dead_nodes, dead_proxies};
-use super::timing::Timing;
-use super::{drains, in_sync_changes, quarantine};
-use crate::broker::Tree;
-use crate::plan;
+use crate::board::Board;
+use crate::decide::{self, Sight, dead_nodes, dead_proxies, in_sync_changes, quarantine};
+use crate::drain;
+use crate::facts::Tree;
+use crate::timing::Timing;
 
 /// The controller of a coordinator. Its view covers [`Tree::ranges`].
 #[derive(Debug)]
@@ -32,12 +31,12 @@ impl Controller for Completer {
         let tree = Arc::new(Tree::of(&situation.snapshot));
         let facts = self.board.all();
         let now = situation.unix_now;
-        let (draining, answers) = drains::answers(&situation.snapshot, &tree, &facts, now);
+        let (draining, answers) = drain::answers(&situation.snapshot, &tree, &facts, now);
         let (timing, at) = (&self.timing, situation.now);
         let sight = Sight { tree: &tree, facts: &facts, timing, at, now };
         let urgent = dead_proxies(sight).and(in_sync_changes(sight));
         let others = dead_nodes(sight)
-            .and(plan::recorded(&tree, now))
+            .and(decide::recorded(&tree, now))
             .and(draining)
             .and(quarantine::emptied(&tree, &facts));
         let waits: Vec<String> = urgent.waits.iter().chain(&others.waits).cloned().collect();

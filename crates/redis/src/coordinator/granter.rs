@@ -16,7 +16,7 @@ use capstan_meta::{MetaError, Remedy, Store, Txn};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::watch::Shared;
-use crate::broker::Tree;
+use crate::facts::Tree;
 use crate::keys::{GranterKey, ReportId};
 
 /// How often a record that may not have been written is written again before the start fails.

@@ -5,22 +5,12 @@
 //! all of them do the same. What must happen once is a guarded transaction; what may happen twice is a
 //! message with an epoch.
 //!
-//! Read first: [`Coordinator`] (how it is run), `watch` (its work for one proxy), `heal` (what follows from a
-//! failure), [`Timing`].
+//! Read first: [`Coordinator`] (how it is run), `watch` (its work for one proxy), [`Completer`] (its decisions), [`Timing`].
 
-mod board;
 mod complete;
-mod content;
-mod drains;
 mod granter;
-mod handover;
-mod heal;
-mod in_sync;
 mod mover;
 mod proxies;
-mod quarantine;
-mod timing;
-mod verdict;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -35,19 +25,14 @@ use tokio::sync::watch as channel;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-pub use board::{Board, Held, InSyncAt, NodeFact, ProxyFact};
 pub use complete::Completer;
-pub(crate) use content::settings_of;
-pub use content::{Content, Order, awaited_replicas};
-pub use drains::SERVICE;
-pub use heal::{Facts, Sight, dead_nodes, dead_proxies};
-pub use in_sync::in_sync_changes;
 pub use proxies::{Proxies, Reply, Unreached, Wire};
-pub use timing::Timing;
 
 use crate::address::Address;
-use crate::broker::Tree;
+use crate::board::Board;
+use crate::facts::Tree;
 use crate::keys::{CoordinatorKey, GranterKey, ReportId};
+use crate::timing::Timing;
 use watch::{Newest, Shared, Watcher};
 
 /// A coordinator that runs until it is stopped.

@@ -13,7 +13,11 @@ use tokio::time::{Instant, sleep};
 
 use super::proxies::{Proxies, Reply};
 use super::watch::Shared;
-use crate::broker::{self, BrokerError, Committed, Tree, commit_move, plan_commit};
+use crate::broker::commit_move;
+use crate::commit::{self, Committed};
+use crate::decide::plan_commit;
+use crate::error::BrokerError;
+use crate::facts::Tree;
 use crate::keys::{ClusterName, MoveKey, ProgressKey};
 use crate::nmctl::{Announcement, Claim, Entry, Flags, Message};
 use crate::status::{MoveId, MoveProgress, MoveRecord, MoveState};
@@ -128,7 +132,7 @@ async fn commit<P: Proxies>(shared: &Shared<P>, asked: &Asked) -> Result<(), Bro
     let Asked { name, id, record, .. } = asked;
     let planned = plan_commit(&shared.newest(), name, *id, record.epoch, clock::since_epoch().as_secs());
     if let Ok(draft) = planned
-        && let Ok(Committed::At(_)) = broker::commit(&shared.store, draft).await
+        && let Ok(Committed::At(_)) = commit::commit(&shared.store, draft).await
     {
         return Ok(());
     }

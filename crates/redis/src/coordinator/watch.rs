@@ -27,15 +27,16 @@ use capstan_meta::view::{Snapshot, View};
 use capstan_meta::{LeaseId, Txn, clock, latest};
 use tokio::time::{Instant, sleep_until};
 
-use super::board::{Board, Held, InSyncAt, NodeFact};
-use super::content::{Content, awaited_replicas};
-use super::handover::{Gain, is_planned, owner_unconfirmed, owns_all};
 use super::proxies::{Proxies, Reply};
-use super::timing::Timing;
 use crate::address::Address;
-use crate::broker::{self, Seen, Tree};
+use crate::board::{Board, Held, InSyncAt, NodeFact};
+use crate::broker;
+use crate::decide::content::{Content, awaited_replicas};
+use crate::decide::handover::{Gain, is_planned, owner_unconfirmed, owns_all};
+use crate::facts::{Seen, Tree};
 use crate::keys::{AcknowledgedKey, CoordinatorKey, FailureKey, GranterKey, ReportId};
 use crate::nmctl::{Basis, Holding, LeaseGrant, Message, OldEpoch, SetSync, Standing};
+use crate::timing::Timing;
 
 /// The tree of a snapshot.
 pub(super) struct Newest {

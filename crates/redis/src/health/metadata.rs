@@ -6,8 +6,9 @@ use capstan_meta::record::Key;
 
 use super::*;
 use crate::ClusterName;
-use crate::broker::{ClusterTree, Tree, uncovered};
 use crate::check::{self, check};
+use crate::decide::uncovered;
+use crate::facts::{ClusterTree, Tree};
 use crate::keys::ConfigKey;
 use crate::spec::Persistence;
 use crate::status::NodeRecord;

@@ -11,13 +11,16 @@ use capstan_meta::record::Key;
 use capstan_meta::{Store, Txn};
 use capstan_redis::agent::{Data, Health};
 use capstan_redis::api;
-use capstan_redis::broker::{self, OldPrimary, Tree};
-use capstan_redis::coordinator::{
-    Board, InSyncAt, NodeFact, Sight, Timing, awaited_replicas, dead_nodes, dead_proxies, in_sync_changes,
-};
+use capstan_redis::board::{Board, InSyncAt, NodeFact};
+use capstan_redis::broker;
+use capstan_redis::commit;
+use capstan_redis::decide::OldPrimary;
+use capstan_redis::decide::{Sight, awaited_replicas, dead_nodes, dead_proxies, in_sync_changes};
+use capstan_redis::facts::Tree;
 use capstan_redis::keys::{AcknowledgedKey, CoordinatorKey, FailureKey, ReportId};
 use capstan_redis::nmctl::{Message, SetSync};
 use capstan_redis::spec::{Acks, ClusterSpec, Serving};
+use capstan_redis::timing::Timing;
 use capstan_redis::{Address, ClusterName};
 use capstan_redis_proxy::state::{ProxyState, Routing, Verdict};
 use capstan_testkit::seed::soak;
@@ -373,7 +376,7 @@ impl World {
             Sight { tree: &tree, facts: &facts, timing: &self.timing, at: self.now(), now: self.tick / 10 };
         let steps = dead_proxies(sight).and(in_sync_changes(sight)).and(dead_nodes(sight));
         if let Some(draft) = steps.commits.into_iter().next() {
-            broker::commit(&self.store, draft).await.unwrap();
+            commit::commit(&self.store, draft).await.unwrap();
         } else if self.bug == Some(Bug::PromotesAnyReplica) && !steps.waits.is_empty() {
             let replica = tree.clusters[&self.name].nodes.values().find(|node| !node.record.is_primary());
             if let Some(replica) = replica.map(|node| &node.record.address) {

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use capstan_redis::Address;
 use capstan_redis::api::{self, HostLine, HostNode};
-use capstan_redis::broker::Change;
+use capstan_redis::decide::Change;
 use serde::Serialize;
 
 use crate::commands::action::OperatorAction;

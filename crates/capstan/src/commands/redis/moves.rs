@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use capstan_redis::api::{self, MoveLine};
-use capstan_redis::broker::{self, Tree, Wish};
+use capstan_redis::decide::{self, Wish};
+use capstan_redis::facts::Tree;
 use capstan_redis::status::{MoveId, MoveState};
 use capstan_redis::{Address, ClusterName, SlotRange};
 use serde::Serialize;
@@ -60,7 +61,7 @@ pub(super) async fn begin(args: MoveArgs, context: &mut Context) -> Result<Exit>
     let wish = Wish { range: slots, target: to };
     if dry_run {
         let tree = Tree::read(&store).await?;
-        let (draft, ids) = broker::plan_begin(&tree, &name, std::slice::from_ref(&wish), "dry run", "", 0)?;
+        let (draft, ids) = decide::plan_begin(&tree, &name, std::slice::from_ref(&wish), "dry run", "", 0)?;
         context.out.line(format!("{} move(s) in one transaction: {}", ids.len(), draft.what))?;
         return Ok(Exit::Done);
     }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use capstan_redis::api::{self, UserPage};
-use capstan_redis::broker::Change;
+use capstan_redis::decide::Change;
 use capstan_redis::nmctl::PasswordHash;
 use capstan_redis::{ClusterName, acl};
 use serde_json::json;

@@ -210,7 +210,7 @@ impl Installation {
         let (Some(other), Some(range)) = (other, range) else { return };
         let half = range.first() + (range.last() - range.first()) / 2;
         let range = capstan_redis::slots::SlotRange::new(range.first().into(), half.into()).unwrap();
-        let wish = capstan_redis::broker::Wish { range, target: other.address.clone() };
+        let wish = capstan_redis::decide::Wish { range, target: other.address.clone() };
         // Refused while another move of these slots is in progress.
         drop(capstan_redis::broker::begin_move(self.store(), &self.name(), &wish, "chaos").await);
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use capstan_redis::agent::Health;
 use capstan_redis::api;
-use capstan_redis::coordinator::Timing;
 use capstan_redis::spec::{ClusterSpec, Persistence, Serving};
 use capstan_redis::status::NodeRecord;
+use capstan_redis::timing::Timing;
 use capstan_testkit::eventually;
 use capstan_testkit::redis::spread_keys;
 use nix::sys::signal::Signal;

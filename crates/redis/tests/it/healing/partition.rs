@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use capstan_meta::faults::Link;
-use capstan_redis::coordinator::Timing;
+use capstan_redis::timing::Timing;
 use capstan_testkit::eventually;
 use capstan_testkit::seed::soak;
 use tokio::time::Instant;

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use capstan_meta::etcd::{Etcd, EtcdOptions};
 use capstan_meta::{OwnedTask, Store};
-use capstan_redis::broker::{self, Tree};
+use capstan_redis::broker;
 use capstan_redis::check;
 use capstan_redis::coordinator::Coordinator;
+use capstan_redis::facts::Tree;
 use capstan_redis::spec::ClusterSpec;
 use capstan_testkit::eventually;
 use tokio_util::sync::CancellationToken;

@@ -2,8 +2,11 @@
 
 use capstan_control::epoch::Epoch;
 use capstan_meta::{Put, Store};
-use capstan_redis::broker::{self, BrokerError, OldPrimary, Tree, Wish};
+use capstan_redis::broker;
 use capstan_redis::check;
+use capstan_redis::decide::{OldPrimary, Wish};
+use capstan_redis::error::BrokerError;
+use capstan_redis::facts::Tree;
 use capstan_redis::slots::SlotRange;
 use capstan_redis::spec::ClusterSpec;
 use capstan_redis::status::{MoveId, Place};

@@ -7,7 +7,8 @@ use capstan_control::findings::{Finding, Health, Severity};
 use capstan_control::report::LiveReport;
 use capstan_meta::record::Stored;
 use capstan_meta::{LeaseId, Revision};
-use capstan_redis::broker::{self, Tree};
+use capstan_redis::broker;
+use capstan_redis::facts::{self, Tree};
 use capstan_redis::health::{PROXY_DOWN, findings};
 use capstan_redis::keys::CoordinatorKey;
 use capstan_redis::spec::ClusterSpec;
@@ -133,7 +134,7 @@ fn finding(at: usize) -> Finding {
     )
 }
 
-fn coordinator(at: usize) -> (CoordinatorKey, broker::Seen<capstan_redis::keys::ReportId>) {
+fn coordinator(at: usize) -> (CoordinatorKey, facts::Seen<capstan_redis::keys::ReportId>) {
     let id: capstan_redis::keys::ReportId = format!("c{at}").parse().unwrap();
     let stored = Stored {
         record: id.clone(),

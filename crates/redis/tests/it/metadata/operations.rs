@@ -3,7 +3,10 @@
 
 use capstan_control::epoch::Epoch;
 use capstan_meta::Store;
-use capstan_redis::broker::{self, BrokerError, Change, OldPrimary, Wish};
+use capstan_redis::broker;
+use capstan_redis::commit;
+use capstan_redis::decide::{self, Change, OldPrimary, Wish};
+use capstan_redis::error::BrokerError;
 use capstan_redis::slots::SlotRange;
 use capstan_redis::spec::ClusterSpec;
 use capstan_redis::status::{MoveState, Place, Tag};
@@ -100,7 +103,7 @@ async fn a_name_is_refused_while_taken_or_being_freed(store: Store) {
     assert_eq!(again, Err(BrokerError::ClusterExists(cluster("c"))));
     // Only the first transaction of the deletion.
     let now = tree(&store).await;
-    broker::commit(&store, broker::plan_delete(&cluster("c"), &now.clusters[&cluster("c")], 1))
+    commit::commit(&store, decide::plan_delete(&cluster("c"), &now.clusters[&cluster("c")], 1))
         .await
         .unwrap();
     let again = broker::create_cluster(&store, &cluster("c"), &ClusterSpec::of(1)).await;
@@ -425,7 +428,7 @@ async fn growing_and_shrinking_spread_the_slots(store: Store) {
     spec(&store, "c", 2, 1).await;
     complete(&store).await;
     for nodes in [5, 3, 1, 4] {
-        let plan = broker::plan_scale(&tree(&store).await, &cluster("c"), nodes).unwrap();
+        let plan = decide::plan_scale(&tree(&store).await, &cluster("c"), nodes).unwrap();
         assert_eq!(broker::scale(&store, &cluster("c"), nodes).await, Ok(Change::Made));
         assert_eq!(broker::scale(&store, &cluster("c"), nodes).await, Ok(Change::Already));
         let rest = assert_comes_to_rest(&store).await;

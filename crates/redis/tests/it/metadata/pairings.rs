@@ -2,8 +2,10 @@
 //! them missed everything in between.
 
 use capstan_meta::Store;
-use capstan_redis::broker::{self, Wish};
-use capstan_redis::coordinator::{Content, Order, Reply};
+use capstan_redis::broker;
+use capstan_redis::coordinator::Reply;
+use capstan_redis::decide::Wish;
+use capstan_redis::decide::{Content, Order};
 use capstan_redis::nmctl::{Announcement, Flags, Message};
 use capstan_redis::{Address, SlotRange};
 use capstan_redis_proxy::state::Move;

@@ -4,11 +4,16 @@
 use capstan_meta::record::Key;
 use capstan_meta::{LeaseId, Store, Txn};
 use capstan_redis::Address;
-use capstan_redis::broker::{self, Committed, Tree};
-use capstan_redis::coordinator::{Facts, ProxyFact, Sight, Timing, dead_proxies};
+use capstan_redis::board::ProxyFact;
+use capstan_redis::broker;
+use capstan_redis::commit::{self, Committed};
+use capstan_redis::decide;
+use capstan_redis::decide::Steps;
+use capstan_redis::decide::{Facts, Sight, dead_proxies};
+use capstan_redis::facts::Tree;
 use capstan_redis::keys::{CoordinatorKey, FailureKey, ReportId};
-use capstan_redis::plan::Steps;
 use capstan_redis::spec::{ClusterSpec, Serving};
+use capstan_redis::timing::Timing;
 use capstan_testkit::seed::soak;
 use tokio::time::Instant;
 
@@ -139,12 +144,12 @@ async fn delete_and_create_again(store: Store) {
     complete(&store).await;
     // A release that was planned for the first incarnation of the name must not touch the second.
     let before = tree(&store).await;
-    broker::commit(&store, broker::plan_delete(&c(), &before.clusters[&c()], 1)).await.unwrap();
+    commit::commit(&store, decide::plan_delete(&c(), &before.clusters[&c()], 1)).await.unwrap();
     let deleting = tree(&store).await;
-    let late = broker::plan_release(&deleting, &c(), &deleting.clusters[&c()], 1);
+    let late = decide::plan_release(&deleting, &c(), &deleting.clusters[&c()], 1);
     complete(&store).await;
     broker::create_cluster(&store, &c(), &ClusterSpec::of(3)).await.unwrap();
-    assert_eq!(broker::commit(&store, late).await, Ok(Committed::Conflict));
+    assert_eq!(commit::commit(&store, late).await, Ok(Committed::Conflict));
     let rest = assert_comes_to_rest(&store).await;
     assert_eq!(rest.clusters[&c()].nodes.len(), 3);
 }
@@ -177,7 +182,7 @@ fn judged(tree: &Tree) -> Steps {
 }
 
 /// Two of three coordinators report the proxy of a cluster's only node; returns the step that replaces it.
-async fn verdict_of_two(store: &Store) -> (FailureKey, broker::Draft) {
+async fn verdict_of_two(store: &Store) -> (FailureKey, decide::Draft) {
     pool(store, 3, 1).await;
     let serving = Serving { cache: true, ..Serving::default() };
     broker::create_cluster(store, &c(), &ClusterSpec { serving, ..ClusterSpec::of(1) }).await.unwrap();
@@ -199,7 +204,7 @@ async fn verdict_of_two(store: &Store) -> (FailureKey, broker::Draft) {
 async fn a_gone_report(store: Store) {
     let (report, draft) = verdict_of_two(&store).await;
     store.commit(Txn::new().then(report.delete())).await.unwrap();
-    assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
+    assert_eq!(commit::commit(&store, draft).await, Ok(Committed::Conflict));
 }
 
 /// At the boundary of the quorum one lease expires: with it the coordinator and its report are gone.
@@ -212,7 +217,7 @@ async fn a_lease_that_ends(store: Store) {
     let steps = judged(&tree(&store).await);
     let draft = steps.commits.into_iter().next().unwrap();
     store.lease_revoke(lease).await.unwrap();
-    assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
+    assert_eq!(commit::commit(&store, draft).await, Ok(Committed::Conflict));
     let two_left = judged(&tree(&store).await);
     assert!(two_left.commits.is_empty(), "one of two decides nothing");
 }
@@ -220,13 +225,13 @@ async fn a_lease_that_ends(store: Store) {
 async fn an_uncounted_coordinator(store: Store) {
     let (_, draft) = verdict_of_two(&store).await;
     store.commit(Txn::new().then(coordinator(4).put(&reporter(4)))).await.unwrap();
-    assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
+    assert_eq!(commit::commit(&store, draft).await, Ok(Committed::Conflict));
 }
 
 async fn a_replacement_that_happens_once(store: Store) {
     let (_, draft) = verdict_of_two(&store).await;
-    assert!(matches!(broker::commit(&store, draft.clone()).await, Ok(Committed::At(_))));
-    assert_eq!(broker::commit(&store, draft).await, Ok(Committed::Conflict));
+    assert!(matches!(commit::commit(&store, draft.clone()).await, Ok(Committed::At(_))));
+    assert_eq!(commit::commit(&store, draft).await, Ok(Committed::Conflict));
     assert_comes_to_rest(&store).await;
 }
 

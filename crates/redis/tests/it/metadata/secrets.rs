@@ -4,7 +4,7 @@ use bytes::Bytes;
 use capstan_control::epoch::Epoch;
 use capstan_meta::record::Key;
 use capstan_redis::broker;
-use capstan_redis::coordinator::Content;
+use capstan_redis::decide::Content;
 use capstan_redis::keys::ConfigKey;
 use capstan_redis::nmctl::{PasswordHash, Settings};
 use capstan_redis::spec::{ClusterSpec, Serving, User};

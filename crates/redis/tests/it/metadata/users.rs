@@ -5,9 +5,11 @@ use capstan_meta::Store;
 use capstan_meta::record::Key;
 use capstan_redis::agent::{Kind, Wanted};
 use capstan_redis::api;
-use capstan_redis::broker::{self, BrokerError, Change};
+use capstan_redis::broker;
 use capstan_redis::check;
-use capstan_redis::coordinator::Content;
+use capstan_redis::decide::Content;
+use capstan_redis::decide::{self, Change};
+use capstan_redis::error::BrokerError;
 use capstan_redis::health::{CONFIG_UNREADABLE, findings};
 use capstan_redis::host::{self, Identity, NodeSecret};
 use capstan_redis::keys::ConfigKey;
@@ -37,7 +39,7 @@ fn sorted(mut nodes: Vec<Wanted>) -> Vec<Wanted> {
     nodes
 }
 
-async fn set(store: &Store, user: &str, rules: &str) -> Result<broker::UserChange, BrokerError> {
+async fn set(store: &Store, user: &str, rules: &str) -> Result<decide::UserChange, BrokerError> {
     broker::change_user(store, &c(), user, rules).await
 }
 

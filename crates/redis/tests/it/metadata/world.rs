@@ -10,9 +10,12 @@ use capstan_control::epoch::Epoch;
 use capstan_meta::embedded::{self, Embedded};
 use capstan_meta::etcd::{Etcd, EtcdOptions};
 use capstan_meta::{MetaError, Put, Range, Store, Txn, clock};
-use capstan_redis::broker::{self, BrokerError, Committed, Seen, Tree};
+use capstan_redis::broker;
 use capstan_redis::check;
-use capstan_redis::plan;
+use capstan_redis::commit::{self, Committed};
+use capstan_redis::decide;
+use capstan_redis::error::BrokerError;
+use capstan_redis::facts::{Seen, Tree};
 use capstan_redis::status::Place;
 use capstan_redis::{Address, ClusterName};
 
@@ -71,39 +74,39 @@ pub async fn complete(store: &Store) {
         let now = tree(store).await;
         let Some(draft) = next(&now) else { return };
         // Others may complete it at the same time.
-        let _: Committed = broker::commit(store, draft).await.unwrap();
+        let _: Committed = commit::commit(store, draft).await.unwrap();
     }
     panic!("still not at rest: {:?}", check::check(&tree(store).await, 0));
 }
 
-fn next(tree: &Tree) -> Option<broker::Draft> {
+fn next(tree: &Tree) -> Option<decide::Draft> {
     let now = clock::since_epoch().as_secs();
-    let recorded = plan::recorded(tree, now).commits.into_iter().next();
+    let recorded = decide::recorded(tree, now).commits.into_iter().next();
     recorded.or_else(|| release(tree, now)).or_else(|| emptied(tree))
 }
 
-fn release(tree: &Tree, now: u64) -> Option<broker::Draft> {
+fn release(tree: &Tree, now: u64) -> Option<decide::Draft> {
     let moves = tree
         .active()
         .flat_map(|(name, cluster)| cluster.moves.iter().map(move |(id, seen)| (name, id, seen)));
     moves
-        .filter_map(|(name, id, seen)| broker::plan_commit(tree, name, *id, seen.record.epoch, now).ok())
+        .filter_map(|(name, id, seen)| decide::plan_commit(tree, name, *id, seen.record.epoch, now).ok())
         .next()
 }
 
-fn emptied(tree: &Tree) -> Option<broker::Draft> {
+fn emptied(tree: &Tree) -> Option<decide::Draft> {
     let quarantined = tree.registered().flat_map(|(proxy, host)| {
         let epoch = host.epoch.as_ref().unwrap().record;
         host.quarantine.keys().map(move |node| (Place { proxy: proxy.clone(), node: node.clone() }, epoch))
     });
-    quarantined.filter_map(|(place, epoch)| broker::plan_end_quarantine(tree, &place, epoch)).next()
+    quarantined.filter_map(|(place, epoch)| decide::plan_end_quarantine(tree, &place, epoch)).next()
 }
 
 /// Completes recorded work as a process that may be interrupted.
 pub async fn complete_some(store: &Store) -> Result<(), BrokerError> {
     for _ in 0..MOST_STEPS {
         let Some(draft) = next(&Tree::read(store).await?) else { return Ok(()) };
-        match broker::commit(store, draft).await {
+        match commit::commit(store, draft).await {
             // An unknown outcome is settled by the next read.
             Ok(_) | Err(BrokerError::Store(MetaError::Unknown(_))) => {}
             Err(error) => return Err(error),

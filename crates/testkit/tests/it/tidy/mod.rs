@@ -7,6 +7,7 @@ mod length;
 mod links;
 mod machine;
 mod notes;
+mod purity;
 mod sleeps;
 mod tls;
 mod workspace;
@@ -79,6 +80,12 @@ fn dependencies_point_downwards() {
 fn key_text_is_in_keys_only() {
     let workspace = Workspace::read();
     none("a key is spelled in its keys.rs and nowhere else", workspace.each("rs", keytext::check));
+}
+
+#[test]
+fn decisions_depend_on_their_arguments_only() {
+    let workspace = Workspace::read();
+    none("decide/ is pure: the shell passes in what it needs", workspace.each("rs", purity::check));
 }
 
 #[test]

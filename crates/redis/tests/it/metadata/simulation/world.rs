@@ -10,12 +10,15 @@ use capstan_control::epoch::Epoch;
 use capstan_meta::embedded::{self, Embedded};
 use capstan_meta::faults::{Faults, Faulty, Link as StoreLink, Rates};
 use capstan_meta::{OwnedTask, Store, Txn};
-use capstan_redis::broker::{self, OldPrimary, Tree, Wish};
+use capstan_redis::broker;
 use capstan_redis::check;
-use capstan_redis::coordinator::{Coordinator, Timing};
+use capstan_redis::coordinator::Coordinator;
+use capstan_redis::decide::{self, OldPrimary, Wish};
+use capstan_redis::facts::Tree;
 use capstan_redis::nmctl::Message;
 use capstan_redis::slots::SlotRange;
 use capstan_redis::spec::{ClusterSpec, Serving};
+use capstan_redis::timing::Timing;
 use capstan_redis::{Address, ClusterName};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -356,9 +359,9 @@ impl World {
 
     async fn push_uncommitted(&self, tree: &Tree) {
         let told = proxy(1);
-        let Some(content) = capstan_redis::coordinator::Content::of(tree, &told) else { return };
-        let ahead = capstan_redis::coordinator::Content { epoch: content.epoch.next(), ..content };
-        for message in ahead.messages(capstan_redis::coordinator::Order::OwnFirst) {
+        let Some(content) = capstan_redis::decide::Content::of(tree, &told) else { return };
+        let ahead = capstan_redis::decide::Content { epoch: content.epoch.next(), ..content };
+        for message in ahead.messages(capstan_redis::decide::Order::OwnFirst) {
             let link = Link { net: self.net.clone(), from: 0 };
             let _ = capstan_redis::coordinator::Proxies::send(&link, &told, &message).await;
             let _: &Message = &message;
@@ -366,8 +369,8 @@ impl World {
     }
 
     async fn replace_unguarded(&mut self, tree: &Tree, at: u32, old: &Address) {
-        let Ok(place) = broker::replacement(tree, &name(at), old, None) else { return };
-        let Ok(draft) = broker::plan_replace(tree, &name(at), old, &place, "test", 0) else { return };
+        let Ok(place) = decide::replacement(tree, &name(at), old, None) else { return };
+        let Ok(draft) = decide::plan_replace(tree, &name(at), old, &place, "test", 0) else { return };
         sleep(Duration::from_millis(self.rng.random_range(0..1500))).await;
         let txn = Txn { compares: Vec::new(), ..draft.into_txn() };
         let _ = self.store.commit(txn).await;
