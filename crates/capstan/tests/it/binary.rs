@@ -145,6 +145,19 @@ impl Drop for Daemon {
             let ended = || self.process.exit_status().ok().flatten().ok_or("still running");
             drop(try_eventually_blocking("the daemon has stopped", STOP_DEADLINE, ended));
         }
+        end_below(self.dir.path());
+    }
+}
+
+/// Kills what still works in this directory: the redis-servers of a daemon that was killed.
+fn end_below(dir: &Path) {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    for process in processes {
+        let below = std::fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(dir));
+        let pid = process.file_name().to_string_lossy().parse::<i32>();
+        if let Some(pid) = pid.ok().filter(|_| below) {
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL).ok();
+        }
     }
 }
 

@@ -94,6 +94,27 @@ async fn a_host_is_drained_and_taken_back() {
 }
 
 #[tokio::test]
+async fn a_move_of_slots_can_be_waited_for() {
+    let up = Daemon::start("move", &["up", "--port-base", "0", "--set", "host.id=one"]).await;
+    green(&up).await;
+    let nodes = || up.capstan(&["redis", "show", "demo", "-o", "json"]).json()["nodes"].clone();
+    let owner = |nodes: &Value, slots: &str| {
+        let mut owners = nodes.as_array().unwrap().iter().filter(|node| {
+            node["slots"].as_array().unwrap().iter().any(|range| range.as_str().unwrap().starts_with(slots))
+        });
+        owners.next().unwrap()["node"].as_str().unwrap().to_owned()
+    };
+    let before = nodes();
+    let source = owner(&before, "0-");
+    let to = before.as_array().unwrap().iter().find(|node| node["node"] != source.as_str()).unwrap();
+    let to = to["node"].as_str().unwrap();
+    up.capstan(&["redis", "move", "demo", "--slots", "0-9", "--to", to, "--wait", "60s"]).ok();
+    assert_eq!(owner(&nodes(), "0-9"), to);
+    let unknown = ["redis", "move", "demo", "--slots", "0-9", "--to", "127.0.0.1:1", "--wait", "60s"];
+    assert_ne!(up.capstan(&unknown).code, 0);
+}
+
+#[tokio::test]
 async fn sigterm_ends_it_with_zero_and_the_host_is_gone_at_once() {
     let mut up = up("sigterm").await;
     let status = up.process.terminate(DEADLINE).await.unwrap();

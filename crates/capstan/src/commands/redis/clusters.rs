@@ -323,7 +323,7 @@ impl ScaleArgs {
 }
 
 /// Follows a cluster until it has its desired nodes and no slot moves.
-async fn settled(store: &Store, name: &ClusterName, wait: Duration) -> Result<Exit> {
+pub(super) async fn settled(store: &Store, name: &ClusterName, wait: Duration) -> Result<Exit> {
     let (what, mut bar) = (format!("cluster {name}"), Estimate::begin());
     follow(&what, wait, "capstan redis moves", async || {
         let page = api::show(store, name).await?;

@@ -11,8 +11,9 @@ use capstan_redis::{Address, ClusterName, SlotRange};
 use serde::Serialize;
 use serde_json::json;
 
-use super::clusters::{attended, done};
+use super::clusters::{attended, done, settled};
 use crate::commands::action::OperatorAction;
+use crate::commands::wait::WaitArg;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::output::Format;
@@ -34,6 +35,8 @@ pub(crate) struct MoveArgs {
     /// Only show what would move
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    wait: WaitArg,
 }
 
 impl MoveArgs {
@@ -57,7 +60,7 @@ struct Begun<'a> {
 
 pub(super) async fn begin(args: MoveArgs, context: &mut Context) -> Result<Exit> {
     let store = context.store().await?;
-    let MoveArgs { name, slots, to, dry_run } = args;
+    let MoveArgs { name, slots, to, dry_run, wait } = args;
     let wish = Wish { range: slots, target: to };
     if dry_run {
         let tree = Tree::read(&store).await?;
@@ -76,7 +79,14 @@ pub(super) async fn begin(args: MoveArgs, context: &mut Context) -> Result<Exit>
             ))?;
         }
     }
-    attended(&store).await
+    let recorded = attended(&store).await?;
+    match wait.wait {
+        Some(wait) => {
+            context.record_action().await;
+            settled(&store, &name, wait).await
+        }
+        None => Ok(recorded),
+    }
 }
 
 pub(super) async fn cancel(name: &ClusterName, id: MoveId, context: &mut Context) -> Result<Exit> {
