@@ -3,8 +3,10 @@
 //! that it touches, and adds the task that notifies the other hosts.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use capstan_control::epoch::Epoch;
+use capstan_control::events::Event;
 use capstan_meta::record::Key;
 
 use super::draft::{Draft, seconds};
@@ -14,6 +16,9 @@ use crate::facts::{ClusterTree, Tree};
 use crate::keys::*;
 use crate::shard::ShardRecord;
 use crate::status::{MoveId, MoveRecord, NodeRecord, Place};
+
+/// Who the record of events names: every coordinator may be the one that commits a change.
+const ACTOR: &str = "redis";
 
 /// A cluster with pending changes.
 #[derive(Clone, Debug)]
@@ -33,6 +38,8 @@ pub struct Edit<'t> {
     last_move: Epoch,
     why_released: BTreeMap<Address, String>,
     creating: bool,
+    /// What the record of events says about it, and why it is done.
+    event: Option<(String, String)>,
 }
 
 impl<'t> Edit<'t> {
@@ -53,6 +60,7 @@ impl<'t> Edit<'t> {
             last_move: tree.task_epoch.as_ref().map_or(Epoch::NEVER_TOLD, |seen| seen.record),
             why_released: BTreeMap::new(),
             creating: false,
+            event: None,
         })
     }
 
@@ -93,6 +101,11 @@ impl<'t> Edit<'t> {
         self.creating = true;
     }
 
+    /// Records the change as an event: what was done, in the past tense, and why.
+    pub fn note(&mut self, action: impl Into<String>, reason: impl Into<String>) {
+        self.event = Some((action.into(), reason.into()));
+    }
+
     /// The id of a new move.
     pub fn next_move(&mut self) -> MoveId {
         self.last_move = self.last_move.next();
@@ -113,6 +126,13 @@ impl<'t> Edit<'t> {
         }
         if self.creating {
             draft.then(CreateNodesTaskKey { cluster: self.name.clone() }.put(&seconds(now)));
+        }
+        if let Some((action, reason)) = &self.event {
+            let object = format!("redis cluster {}", self.name);
+            let event = Event::new(Duration::from_secs(now), ACTOR, action, object, reason);
+            // No two changes of a cluster have the same epoch.
+            let name: String = self.name.as_str().chars().map(letter_or_hyphen).collect();
+            draft.then(event.put_as(&format!("redis-{name}-{}", self.epoch())));
         }
         draft
     }
@@ -184,4 +204,8 @@ impl<'t> Edit<'t> {
             draft.guard(numbers.as_seen(self.tree.task_epoch.as_deref())).then(numbers.put(&self.last_move));
         }
     }
+}
+
+fn letter_or_hyphen(c: char) -> char {
+    if c.is_ascii_alphanumeric() { c } else { '-' }
 }

@@ -72,6 +72,7 @@ pub(crate) fn plan_replace_as(
     }
     edit.add(NodeRecord { address: new.node.clone(), proxy_address: new.proxy.clone(), ..record });
     follow(&mut edit, old, new);
+    edit.note(format!("replaced node {old} by {}", new.node), why);
     Ok(edit.finish(format!("replace node {old} of cluster {name} by {new}: {why}"), now))
 }
 
@@ -142,6 +143,12 @@ pub fn plan_promote(
         }
     }
     follow(&mut edit, &primary, &place);
+    let why = match old {
+        OldPrimary::Follows => "a planned handover",
+        OldPrimary::Returns => "the previous primary was found dead",
+        OldPrimary::Leaves => "an operator accepted the loss of the previous primary",
+    };
+    edit.note(format!("promoted {replica} in place of {primary}"), why);
     Ok(edit.finish(format!("promote {replica} of cluster {name} in place of {primary}"), now))
 }
 
@@ -157,6 +164,7 @@ pub fn plan_force(
     edit.node(primary)?;
     let shard = edit.take_shard(primary).succeeded_by(primary);
     edit.shards.insert(primary.clone(), shard);
+    edit.note(format!("let {primary} serve"), "the previous primary died during the handover");
     Ok(edit.finish(format!("promote {primary} of cluster {name} without the previous primary"), now))
 }
 
@@ -175,6 +183,7 @@ pub fn plan_drop_replica(
     }
     edit.release(replica, why);
     edit.want_nodes();
+    edit.note(format!("dropped replica {replica}"), why);
     Ok(edit.finish(format!("drop replica {replica} of cluster {name}: {why}"), now))
 }
 
@@ -202,6 +211,7 @@ pub fn plan_give_up(
         redirect(&mut edit, id, target);
     }
     edit.want_nodes();
+    edit.note(format!("dropped primary {node}"), why);
     Ok(edit.finish(format!("drop node {node} of cluster {name}: {why}"), now))
 }
 

@@ -58,6 +58,7 @@ rules!(
     replacing_an_end_of_a_move_keeps_the_move,
     a_promoted_replica_has_the_slots_and_the_tags,
     growing_and_shrinking_spread_the_slots,
+    promotions_and_moves_are_in_the_record_of_events,
 );
 
 async fn spec(store: &Store, name: &str, nodes: u32, replicas: u32) {
@@ -439,4 +440,41 @@ async fn growing_and_shrinking_spread_the_slots(store: Store) {
     }
     let refused = broker::scale(&store, &cluster("c"), 6).await;
     assert!(matches!(refused, Err(BrokerError::TooFewNodes { .. })), "{refused:?}");
+}
+
+async fn promotions_and_moves_are_in_the_record_of_events(store: Store) {
+    pool(&store, 4, 2).await;
+    for name in ["c", "c.c"] {
+        spec(&store, name, 2, 1).await;
+    }
+    complete(&store).await;
+    let now = tree(&store).await;
+    let told = async || -> Vec<String> {
+        let events = capstan_control::events::list(&store, None).await.unwrap();
+        events.iter().map(|event| format!("{} {}: {}", event.action, event.object, event.reason)).collect()
+    };
+    assert_eq!(told().await, [""; 0], "what was only recorded has not happened");
+
+    let mut expected = Vec::new();
+    for name in ["c", "c.c"] {
+        let c = &now.clusters[&cluster(name)];
+        let [from, to] = [0, 1].map(|at| c.primaries().nth(at).unwrap().record.clone());
+        let first = from.slots[0].range.first();
+        let wish = Wish { range: range(first.into(), (first + 9).into()), target: to.address.clone() };
+        broker::begin_move(&store, &cluster(name), &wish, "a test").await.unwrap();
+        complete(&store).await;
+        let (source, target, last) = (&from.address, &to.address, first + 9);
+        expected.push(format!(
+            "moved slots {first}-{last} from {source} to {target} redis cluster {name}: a test"
+        ));
+        let replica = &c.replicas_of(source).next().unwrap().record.address;
+        broker::promote(&store, &cluster(name), replica, OldPrimary::Follows).await.unwrap();
+        expected.push(format!(
+            "promoted {replica} in place of {source} redis cluster {name}: a planned handover"
+        ));
+    }
+    let mut told = told().await;
+    told.sort();
+    expected.sort();
+    assert_eq!(told, expected);
 }
