@@ -191,20 +191,29 @@ impl Guard {
             return Err(Refused::TooMany);
         }
         let name = IdentityName::new(user).ok();
-        let policy = self.policy();
-        let stored = name.as_ref().and_then(|name| policy.password_of(name));
-        let is_right = self.verify(given, stored.unwrap_or(DECOY)).await && stored.is_some();
-        let mut limiter = self.limiter();
-        match name.filter(|_| is_right) {
-            Some(name) => {
-                limited.iter().flatten().for_each(|name| limiter.succeeded(name));
-                Ok(Identity::named(name))
-            }
-            None => {
-                limited.iter().flatten().for_each(|name| limiter.failed(name, now));
-                Err(Refused::Invalid)
-            }
+        let known =
+            |policy: &Policy| name.as_ref().and_then(|name| policy.password_of(name)).map(str::to_owned);
+        let stored = known(&self.policy());
+        let mut is_right = self.is_password(given, stored.as_deref()).await;
+        if !is_right {
+            // Counted before the wait, so that attempts at the same time are limited too; the pause begins with the answer.
+            let answered = self.0.started.elapsed() + KNOWN_WITHIN;
+            limited.iter().flatten().for_each(|name| self.limiter().failed(name, answered));
+            // It may have been set a moment ago. Unknown users and wrong passwords wait alike.
+            let mut policy = self.0.policy.clone();
+            let changed = policy.wait_for(|policy| known(policy) != stored);
+            let changed = tokio::time::timeout(KNOWN_WITHIN, changed).await;
+            let stored = changed.ok().and_then(Result::ok).and_then(|policy| known(&policy));
+            is_right = stored.is_some() && self.is_password(given, stored.as_deref()).await;
         }
+        let name = name.filter(|_| is_right).ok_or(Refused::Invalid)?;
+        limited.iter().flatten().for_each(|name| self.limiter().succeeded(name));
+        Ok(Identity::named(name))
+    }
+
+    /// Takes as long for a user without a password.
+    async fn is_password(&self, given: &Secret, stored: Option<&str>) -> bool {
+        self.verify(given, stored.unwrap_or(DECOY)).await && stored.is_some()
     }
 
     fn limiter(&self) -> std::sync::MutexGuard<'_, Limiter> {

@@ -101,6 +101,23 @@ async fn a_password_signs_in_and_guessing_is_slowed_down() {
     assert_eq!(guard.authenticate(&stranger).await, Err(Refused::Invalid));
 }
 
+/// The guard's view may be a moment behind the change that allows a user to sign in.
+#[tokio::test]
+async fn a_user_who_was_allowed_a_moment_ago_signs_in() {
+    let store = store();
+    ann(&store).await;
+    let ann = name("ann");
+    api::identity_change(&store, &ann, &Change::SetDisabled(true), "test").await.unwrap();
+    let guard = Guard::open(store.clone(), Anonymous::Refused).await.unwrap();
+    assert_eq!(guard.authenticate(&password(PASSWORD)).await, Err(Refused::Invalid));
+    let enabled = Change::SetDisabled(false);
+    let enable = api::identity_change(&store, &ann, &enabled, "test");
+    let right = password(PASSWORD);
+    let (changed, signed_in) = tokio::join!(enable, guard.authenticate(&right));
+    changed.unwrap();
+    assert_eq!(signed_in.unwrap().name, "ann");
+}
+
 #[tokio::test]
 async fn a_session_is_valid_on_every_host_and_ends_with_its_identity() {
     let store = store();
