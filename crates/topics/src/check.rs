@@ -23,6 +23,8 @@ pub const CONSUMER_STUCK: Code = Code::new("topics-consumer-stuck");
 pub const SCHEMA_REJECTED: Code = Code::new("topics-schema-rejected");
 /// Old messages do not get into object storage.
 pub const TIER_FAILS: Code = Code::new("topics-tier-fails");
+/// A topic is to be compacted, and cannot be.
+pub const NOT_COMPACTED: Code = Code::new("topics-not-compacted");
 
 /// Findings of one kind that are listed one by one; the others are counted in one more.
 const LISTED: usize = 20;
@@ -88,6 +90,13 @@ fn problem(problem: &Problem) -> Finding {
         ProblemKind::TierFails => {
             let action = "look at the object storage (topics.tier); messages stay in the log until it works";
             (TIER_FAILS, Severity::Degraded, action.to_owned())
+        }
+        ProblemKind::NotCompacted => {
+            let action = format!(
+                "give the brokers object storage (topics.tier), or take the policy back \
+                 (capstan topics set {topic} compact_by_key=0)"
+            );
+            (NOT_COMPACTED, Severity::Notice, action)
         }
     };
     Finding::new(code, severity, object, problem.cause.clone(), action).since(problem.since)

@@ -215,6 +215,8 @@ pub enum ProblemKind {
     SchemaRejected,
     /// Old messages do not get into object storage.
     TierFails,
+    /// A topic is to be compacted, and the broker has no object storage.
+    NotCompacted,
 }
 
 json_records!(

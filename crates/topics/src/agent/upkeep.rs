@@ -12,8 +12,9 @@ use super::watchdog::Sample;
 use crate::data::now_ms;
 use crate::data::partition::Partition;
 use crate::data::subscription::Subscription;
-use crate::keys::{HealthKey, LoadKey, ProducerKey};
+use crate::keys::{HealthKey, LoadKey, ProducerKey, Topics};
 use crate::metrics::Census;
+use crate::spec::{Delivery, TopicName};
 use crate::status::{BrokerHealth, LoadReport, Problem, ResourceUsage};
 
 /// How often clients and topics are looked at.
@@ -62,6 +63,7 @@ async fn watch(inner: &Arc<Inner>, reported: &mut Vec<Problem>, anew: bool) {
         let mut watchdog = inner.watchdog();
         watchdog.observe(partitions.iter().flat_map(samples), now);
         watchdog.keep(|topic| partitions.iter().any(|partition| partition.name == *topic));
+        watchdog.not_compacted(uncompacted(inner), now);
         watchdog.problems(now)
     };
     let names = |problems: &[Problem]| -> Vec<_> {
@@ -78,6 +80,23 @@ async fn watch(inner: &Arc<Inner>, reported: &mut Vec<Problem>, anew: bool) {
         inner.session.declare(&key, &BrokerHealth { problems: problems.clone() });
     }
     *reported = problems;
+}
+
+/// The topics led here that are to be compacted, if this broker cannot do it.
+fn uncompacted(inner: &Inner) -> Vec<TopicName> {
+    if inner.tier.is_some() {
+        return Vec::new();
+    }
+    let topics = inner.view.snapshot().list(&Topics {});
+    let led = topics.iter().filter(|(_, stored)| {
+        stored.record.delivery != Delivery::NonReliable && inner.leading(&stored.record).is_some()
+    });
+    let to_compact = led.filter_map(|(key, stored)| {
+        let name = TopicName { namespace: key.namespace.clone(), local: key.topic.clone() };
+        let policy = stored.record.storage.or(inner.policy(&name).storage);
+        policy.tombstone_grace().map(|_| name)
+    });
+    to_compact.collect()
 }
 
 /// The subscriptions of a topic whose messages are delivered to nobody are loaded once: their backlog may grow.

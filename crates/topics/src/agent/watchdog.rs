@@ -42,6 +42,8 @@ pub(super) struct Watchdog {
     subscriptions: BTreeMap<(TopicName, SubscriptionName), Seen>,
     tiers: BTreeMap<TopicName, Failure>,
     schemas: BTreeMap<TopicName, Failure>,
+    /// Topics that are to be compacted and cannot be, with the time since then.
+    uncompacted: BTreeMap<TopicName, u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +113,16 @@ impl Watchdog {
         self.tiers.remove(topic);
     }
 
+    /// These topics are to be compacted and cannot be, and no others.
+    pub(super) fn not_compacted(&mut self, topics: impl IntoIterator<Item = TopicName>, now: u64) {
+        let before = std::mem::take(&mut self.uncompacted);
+        let since = |topic: TopicName| {
+            let since = before.get(&topic).copied().unwrap_or(now);
+            (topic, since)
+        };
+        self.uncompacted = topics.into_iter().take(MAX_WATCHED).map(since).collect();
+    }
+
     /// Only what is known about these topics stays: the others are served elsewhere, or not at all.
     pub(super) fn keep(&mut self, is_served: impl Fn(&TopicName) -> bool) {
         self.tiers.retain(|topic, _| is_served(topic));
@@ -119,22 +131,27 @@ impl Watchdog {
 
     /// What is wrong now, in a fixed order.
     pub(super) fn problems(&self, now: u64) -> Vec<Problem> {
-        let of_topic = |kind, topic: &TopicName, failure: &Failure, cause: String| Problem {
+        let of_topic = |kind, topic: &TopicName, since: u64, cause: String| Problem {
             kind,
             topic: topic.to_string(),
             subscription: None,
             cause,
-            since: failure.since / 1_000,
+            since: since / 1_000,
         };
         let lasting = self.tiers.iter().filter(|(_, failure)| failure.since + TIER_MS <= now);
-        let tiers = lasting
-            .map(|(topic, failure)| of_topic(ProblemKind::TierFails, topic, failure, failure.cause.clone()));
+        let tiers = lasting.map(|(topic, failure)| {
+            of_topic(ProblemKind::TierFails, topic, failure.since, failure.cause.clone())
+        });
         let schemas = self.schemas.iter().map(|(topic, failure)| {
             let cause = format!("messages refused: {}; the last one: {}", failure.count, failure.cause);
-            of_topic(ProblemKind::SchemaRejected, topic, failure, cause)
+            of_topic(ProblemKind::SchemaRejected, topic, failure.since, cause)
         });
         let subscriptions = self.subscriptions.iter().flat_map(|(key, seen)| seen.problems(key, now));
-        tiers.chain(subscriptions).chain(schemas).take(MAX_PROBLEMS).collect()
+        let uncompacted = self.uncompacted.iter().map(|(topic, since)| {
+            let cause = "it is to be compacted by key, and its broker has no object storage".to_owned();
+            of_topic(ProblemKind::NotCompacted, topic, *since, cause)
+        });
+        tiers.chain(subscriptions).chain(schemas).chain(uncompacted).take(MAX_PROBLEMS).collect()
     }
 }
 
@@ -232,6 +249,12 @@ mod tests {
         watchdog.tier_works(&topic());
         watchdog.observe([], 5_000 + REJECTED_MS);
         assert_eq!(watchdog.problems(5_000 + REJECTED_MS), []);
+        watchdog.not_compacted([topic()], 6_000);
+        watchdog.not_compacted([topic()], 9_000);
+        let [problem] = &watchdog.problems(9_000)[..] else { panic!("{:?}", watchdog.problems(9_000)) };
+        assert_eq!((problem.kind, problem.since), (ProblemKind::NotCompacted, 6));
+        watchdog.not_compacted([], 9_000);
+        assert_eq!(watchdog.problems(9_000), []);
         watchdog.tier_failed(&topic(), "no route".to_owned(), 0);
         watchdog.keep(|_| false);
         assert_eq!(watchdog.problems(10_000), [], "the topic is served elsewhere");

@@ -9,6 +9,7 @@ use capstan_client::wire::danube::consumer_request::SubscriptionType;
 use capstan_client::{Client, Consumer, Subscribe};
 use capstan_testkit::seed::soak;
 use capstan_testkit::{TempDir, eventually};
+use capstan_topics::check;
 use capstan_topics::commit;
 use capstan_topics::spec::StoragePolicy;
 use capstan_topics::tier::TierOptions;
@@ -257,4 +258,20 @@ async fn brokers_that_end_while_they_compact_lose_no_key() {
         if gone > 2 * KEYS { Ok(()) } else { Err(format!("{gone} of {} are gone", published.next)) }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_that_has_no_effect_is_a_finding() {
+    let cluster = Cluster::start(&["a"]).await;
+    Published::begin(&cluster.own_client()).await;
+    for (compact_by_key, is_found) in [(Some(1), true), (Some(0), false)] {
+        let policy = StoragePolicy { compact_by_key, ..StoragePolicy::default() };
+        commit::set_storage(&cluster.store, &TOPIC.parse().unwrap(), |_| policy).await.unwrap();
+        eventually("the finding comes and goes with the policy", SOON, async || {
+            let findings = cluster.findings().await;
+            let found = findings.iter().any(|finding| finding.code == check::NOT_COMPACTED);
+            if found == is_found { Ok(()) } else { Err(format!("{findings:?}")) }
+        })
+        .await;
+    }
 }
