@@ -6,6 +6,7 @@ use capstan_access::keys::{IdentityName, KeyId, RoleName};
 use capstan_access::policy::Records;
 use capstan_access::spec::{Hash, IdentityKind, IdentityRecord, KeyRecord, RoleRecord};
 use capstan_access::{Grant, Identity, Object, Policy, Verb, decide};
+use capstan_testkit::seed::soak;
 use proptest::prelude::*;
 
 fn identity(grants: Vec<Grant>, roles: &[&str], disabled: bool) -> IdentityRecord {
@@ -200,5 +201,6 @@ fn a_decision_takes_less_than_a_microsecond() {
     });
     let fastest = rounds.min().unwrap();
     println!("one decision over 2 x 10 grants: {fastest:?}");
-    assert!(fastest.as_nanos() < 1_000, "{fastest:?}");
+    // Held in the long form, which is optimised; a machine that is five times slower passes the short one.
+    assert!(fastest.as_nanos() < soak(5_000, 1_000), "{fastest:?}");
 }

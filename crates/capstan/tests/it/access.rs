@@ -91,7 +91,7 @@ fn files_below(dir: &Path, text: &mut String) {
         match path.is_dir() {
             true => files_below(&path, text),
             false if path.file_name().is_some_and(|name| name == "access.key") => {}
-            false => *text += &String::from_utf8_lossy(&std::fs::read(&path).unwrap()),
+            false => *text += &String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()),
         }
     }
 }

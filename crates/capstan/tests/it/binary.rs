@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use capstan_testkit::{Process, Ready, TempDir, try_eventually_blocking};
+use capstan_testkit::{PortBlock, Process, Ready, TempDir, try_eventually_blocking};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -65,6 +65,7 @@ pub struct Daemon {
     pub dir: TempDir,
     pub process: Process,
     ready_file: PathBuf,
+    _ports: Option<[PortBlock; 2]>,
 }
 
 impl Daemon {
@@ -98,9 +99,18 @@ impl Daemon {
         if matches!(args.first(), Some(&"up" | &"meta")) {
             builder = builder.args(["--dir".as_ref(), data.as_os_str()]);
         }
+        let ports =
+            local_hosts(args).map(|hosts| [hosts, 2 * hosts].map(|count| PortBlock::reserve(count).unwrap()));
+        if let Some([proxies, nodes]) = &ports {
+            let set = [
+                format!("redis.listen=127.0.0.1:{}", proxies.base()),
+                format!("redis.first_node_port={}", nodes.base()),
+            ];
+            builder = builder.args(set.iter().flat_map(|set| ["--set", set]));
+        }
         let process =
             builder.args(["--ready-file".as_ref(), ready_file.as_os_str()]).spawn(dir.join("log")).unwrap();
-        let mut daemon = Daemon { dir, process, ready_file };
+        let mut daemon = Daemon { dir, process, ready_file, _ports: ports };
         daemon.ready().await;
         daemon
     }
@@ -136,6 +146,16 @@ impl Daemon {
         command.env("ETCDCTL_API", "3").arg("--endpoints").arg(self.endpoint("meta")).args(args);
         finish(command.output().expect("etcdctl is needed: Debian's package etcd-client"))
     }
+}
+
+/// How many local hosts need ports that no other test takes before their redis-servers bind them; `None` if the test
+/// chooses the ports, or there are no such hosts.
+fn local_hosts(args: &[&str]) -> Option<u16> {
+    if args.first() != Some(&"up") || args.iter().any(|arg| arg.starts_with("redis.listen=")) {
+        return None;
+    }
+    let given = args.iter().find_map(|arg| arg.strip_prefix("up.hosts="));
+    Some(given.map_or(3, |given| given.parse().unwrap())).filter(|hosts| *hosts > 0)
 }
 
 impl Drop for Daemon {

@@ -54,8 +54,11 @@ impl Host {
     pub fn kill9(&mut self) {
         self.manager.kill9().unwrap();
         let daemon = std::fs::read_to_string(self.root.join("pid")).unwrap().trim().parse().unwrap();
-        for pid in children(daemon).into_iter().chain([daemon]) {
-            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        let below = children(daemon);
+        kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+        for pid in below {
+            // One that has ended meanwhile is no failure.
+            kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::Stdio;
 
-use capstan_testkit::TempDir;
+use capstan_testkit::{Port, TempDir};
 
 use crate::binary::{DEADLINE, Daemon, capstan, command, finish};
 
@@ -17,8 +17,8 @@ fn usage_is_two_and_help_is_zero() {
 
 #[test]
 fn a_store_that_is_not_there_is_unavailable() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let endpoint = format!("http://{free}");
+    let free = Port::reserve().unwrap();
+    let endpoint = format!("http://{}", free.addr());
     for args in [&["status"][..], &["hosts", "list"], &["meta", "get", "/a"]] {
         let args: Vec<&str> = args.iter().copied().chain(["--meta", &endpoint]).collect();
         let run = capstan(".".as_ref(), &args);

@@ -3,9 +3,10 @@
 use std::io::Write as _;
 use std::process::Stdio;
 
+use capstan_testkit::eventually;
 use serde_json::{Value, json};
 
-use crate::binary::{Daemon, Run, command, finish, http};
+use crate::binary::{DEADLINE, Daemon, Run, command, finish, http};
 
 const FIRST: &str = r#"{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}"#;
 const SECOND: &str = r#"{"type":"record","name":"Order","fields":[{"name":"id","type":"long"},{"name":"note","type":"string","default":""}]}"#;
@@ -54,8 +55,12 @@ async fn schemas_are_registered_checked_bound_and_served_over_http() {
     produce(&up, "anything\n").ok();
     let bind = ["schemas", "bind", "orders", TOPIC, "--validation", "enforce", "--payloads"];
     up.capstan(&bind).ok();
-    let refused = produce(&up, "anything\n");
-    assert!(refused.code != 0 && refused.stderr.contains("schema"), "{refused:?}");
+    let refused = eventually("the broker enforces it", DEADLINE, async || match produce(&up, "anything\n") {
+        run if run.code == 0 => Err(run.stdout),
+        run => Ok(run),
+    })
+    .await;
+    assert!(refused.stderr.contains("schema"), "{refused:?}");
     let used = up.capstan(&["schemas", "delete", "orders"]);
     assert!(used.code == 1 && used.stderr.contains(TOPIC), "{used:?}");
     up.capstan(&["schemas", "delete", "orders", "--version", "1"]).ok();

@@ -224,7 +224,9 @@ async fn more_hosts_and_controllers_join_over_the_wire() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_is_served_soon_after_kill_9_and_a_restart() {
     let served_within = Duration::from_secs(seed::soak(25, 1));
+    // Its ports are chosen by itself, and are the same after a restart.
     let args = ["up", "--port-base", "0", "--set", "host.id=one", "--set", "host.lease_ttl=30s"];
+    let args = [&args[..], &["--set", "redis.listen=127.0.0.1:0"]].concat();
     let mut up = Daemon::start("restarts", &args).await;
     let proxy: SocketAddr = up.endpoint("redis").parse().unwrap();
     let mut took = Vec::new();

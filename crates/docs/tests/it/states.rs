@@ -38,8 +38,9 @@ async fn a_node_is_onboarded_and_retired_while_clients_write() {
     assert_eq!(cluster.post("/db/db/c", json!({ "doc": documents })).await.0, 202);
     cluster.begin("n4", 3).await;
     eventually("tokens are balanced over four nodes", SOON, async || {
-        let (status, _) = cluster.post("/db/db/c", json!({ "doc": { "more": 1 } })).await;
-        assert_eq!(status, 202);
+        let (status, answer) = cluster.post("/db/db/c", json!({ "doc": { "more": 1 } })).await;
+        // A token that is just being handed over may ask to try again.
+        assert!(matches!(status, 202 | 503), "{status}: {answer}");
         let copies: Vec<usize> = nodes.list().iter().map(|line| line.copies).collect();
         if copies == [12, 12, 12, 12] { Ok(()) } else { Err(format!("{copies:?}")) }
     })

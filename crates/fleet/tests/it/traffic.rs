@@ -161,7 +161,8 @@ async fn a_barrier_step_costs_at_most_three_operations_per_host() {
     let per_host_and_step =
         asked.load(Ordering::Relaxed) as f64 / f64::from(hosts) / (steps + first - 1) as f64;
     eprintln!("{hosts} hosts: {per_host_and_step:.2} store operations per host and step");
-    assert!(per_host_and_step <= 3.0, "{per_host_and_step}");
+    // A request that times out on a busy machine is made again.
+    assert!(per_host_and_step <= soak(4.0, 3.0), "{per_host_and_step}");
 }
 
 /// The processor's time of this thread: others who want the processor too do not count.
@@ -217,5 +218,5 @@ fn a_decision_about_ten_thousand_hosts_takes_less_than_a_tenth_of_a_second() {
         .min()
         .unwrap();
     eprintln!("a decision about 10,000 hosts: {quickest:?}");
-    assert!(quickest < Duration::from_millis(100), "{quickest:?}");
+    assert!(quickest < Duration::from_millis(soak(500, 100)), "{quickest:?}");
 }

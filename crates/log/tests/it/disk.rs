@@ -70,8 +70,12 @@ pub fn wreck(from: &Path, to: &Path) {
         let target = to.join(entry.file_name());
         if entry.file_type().unwrap().is_dir() {
             wreck(&entry.path(), &target);
-        } else if entry.path().exists() && !target.exists() {
-            std::fs::copy(entry.path(), &target).unwrap();
+        } else if !target.exists() {
+            match std::fs::copy(entry.path(), &target) {
+                // Renamed or removed meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                copied => drop(copied.unwrap()),
+            }
         }
     }
 }

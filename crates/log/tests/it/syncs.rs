@@ -118,7 +118,7 @@ async fn comes_back(left: &SimDisk, fs: &Arc<dyn FileSystem>) -> Result<bool, St
 async fn groups_that_were_never_acknowledged_do_not_come_back() {
     let mut outcome = Ok(0);
     // How many groups are in flight at a cut depends on which thread is first.
-    for _ in 0..20 {
+    for _ in 0..200 {
         cut_in_flight(|sim| Arc::new(sim.clone())).await.unwrap();
         outcome = cut_in_flight(|sim| Arc::new(Forgetful::new(sim, Omitted::Erasure))).await;
         if let Err(why) = &outcome {

@@ -19,7 +19,7 @@ pub(crate) fn is_waiting(cluster: &ClusterTree, primary: &Address) -> bool {
     cluster.shards.get(primary).is_some_and(|shard| shard.record.waiting.is_some())
 }
 
-/// The transaction of [`accept_loss`], and the primary after it.
+/// The transaction of [`accept_loss`](crate::broker::accept_loss), and the primary after it.
 pub fn plan_accept_loss(
     tree: &Tree,
     name: &ClusterName,

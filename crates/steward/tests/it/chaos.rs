@@ -109,8 +109,12 @@ impl Chaos {
         for (name, known) in &self.acknowledged {
             let config = self.cluster.config(name).await;
             for holder in &config.in_sync {
-                let copy = self.cluster.holders[holder].0.log(name).await;
                 eventually("a copy has everything", SOON, async || {
+                    // The steward may have taken the copy away meanwhile.
+                    if !self.cluster.config(name).await.in_sync.contains(holder) {
+                        return Ok(());
+                    }
+                    let copy = self.cluster.holders[holder].0.opened(name).ok_or("no copy")?;
                     let mut found: BTreeMap<u64, Bytes> = BTreeMap::new();
                     let mut from = Offset::ZERO;
                     loop {

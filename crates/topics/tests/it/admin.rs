@@ -106,7 +106,7 @@ async fn members_of_a_cluster_are_its_brokers() {
     let ids: Vec<u64> = cluster.nodes.values().map(|node| node.broker.id()).collect();
     let status = eventually("a leader is elected", SOON, async || {
         let status = admin.clone().cluster_status(Empty {}).await.unwrap().into_inner();
-        if ids.contains(&status.leader_id) && status.current_term > 0 {
+        if ids.contains(&status.leader_id) && status.current_term > 0 && status.voters == ids {
             Ok(status)
         } else {
             Err(format!("{status:?}"))

@@ -47,6 +47,21 @@ pub(super) struct History {
     pub windows: Vec<Window>,
 }
 
+impl History {
+    /// The list of which most elements were acknowledged at a time that excuses no loss.
+    pub fn longest_that_counts(&self) -> String {
+        let excused =
+            |at: &Duration| self.windows.iter().any(|window| window.from <= *at && *at <= window.to);
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for event in self.events.iter().filter(|event| !excused(&event.returned)) {
+            let acknowledged = matches!(event.outcome, Outcome::Appended { .. });
+            *counts.entry(&event.list).or_default() += usize::from(acknowledged);
+        }
+        let longest = counts.into_iter().max_by_key(|(_, count)| *count);
+        longest.map(|(list, _)| list.to_owned()).unwrap()
+    }
+}
+
 /// The numbers of a history without violations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {

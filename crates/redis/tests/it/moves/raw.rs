@@ -198,7 +198,7 @@ async fn a_move_can_be_cancelled_turned_and_survives_its_processes() {
     let mut other = Host::start().await;
     fill(&mut source.connection().await, &Author::new("a", 7000, seed::rng(1)).first_ops()).await;
     let all = size(&source).await;
-    source.moves.set_rate(5_000);
+    source.moves.set_rate(500);
     target.set(&[coming(&source, 0, LAST)]);
     let gate = source.set(&[leaving(&target, 0, LAST)]).unwrap();
     eventually("some keys have arrived", SOON, async || match size(&target).await {
