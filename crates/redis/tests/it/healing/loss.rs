@@ -237,6 +237,47 @@ async fn d4_a_lone_primary_loads_for_longer_than_anybody_is_patient() {
     pool.end().await;
 }
 
+/// A script that keeps its node busy for longer than a silent one is waited for.
+const SCRIPT: &str = "local till = redis.call('TIME')[1] + 12 \
+     while tonumber(redis.call('TIME')[1]) < till do end return redis.call('SET', KEYS[1], 'kept')";
+
+/// Runs the script on the only shard, and checks that its primary stays what it is.
+async fn is_busy_and_stays(replicas: u32) {
+    let timing = Timing { lone_node_down: Duration::from_secs(2), ..Timing::default() };
+    let mut pool = Pool::with(timing, 2, 1, 1, durable(1, replicas)).await;
+    pool.write_all("kept").unwrap();
+    if replicas > 0 {
+        replicas_have_everything(&pool).await;
+        pool.in_sync().await;
+    }
+    let primary = pool.owner("key-0").await;
+    let mut client = pool.host(&primary.proxy_address).client().unwrap();
+    client.command(&["EVAL", SCRIPT, "1", "key-0"]).unwrap();
+    let is_busy = async || {
+        let fact = pool.boards[0].of(&primary.proxy_address);
+        match fact.nodes.get(&primary.address).map(|node| node.health.clone()) {
+            Some(Health::Busy) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    eventually("the node is seen to be busy", SOON, is_busy).await;
+    client.socket().set_read_timeout(Some(SOON)).unwrap();
+    assert_eq!(client.reply().unwrap(), b"+OK\r\n", "the script ends where it began");
+    all_there(&pool, "kept").await;
+    assert_eq!(pool.owner("key-0").await.address, primary.address);
+    pool.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn d10_a_lone_primary_that_is_busy_with_a_script_is_waited_for() {
+    is_busy_and_stays(0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn d10_a_primary_with_a_replica_that_is_busy_with_a_script_is_waited_for() {
+    is_busy_and_stays(1).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn d5_a_failover_to_a_replica_that_is_not_in_sync_is_refused() {
     let pool = Pool::start(2, 1, 1, durable(1, 1)).await;
