@@ -50,7 +50,7 @@ pub fn plan_accept_loss(
         let mut edit = Edit::of(tree, name)?;
         let shard = edit.take_shard(primary).forked_to(primary);
         edit.shards.insert(primary.clone(), shard);
-        edit.note(format!("continued with the older snapshot of {primary}"), why);
+        edit.note(format!("continued with the older snapshot of {primary} in"), why);
         let what = format!("continue with the older snapshot of {primary} of cluster {name}");
         return Ok((edit.finish(what, now), Some(primary.clone())));
     }

@@ -214,6 +214,6 @@ pub(crate) fn plan_create_node(
         edit.want_nodes();
     }
     edit.add(NodeRecord::primary(node, proxy, name.clone(), incarnation, Vec::new()));
-    edit.note(format!("added node {}", place.node), "");
+    edit.note(format!("added node {} to", place.node), "");
     Ok(edit.finish(format!("add node {place} to cluster {name}"), now))
 }

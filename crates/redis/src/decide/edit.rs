@@ -101,7 +101,7 @@ impl<'t> Edit<'t> {
         self.creating = true;
     }
 
-    /// Records the change as an event: what was done, in the past tense, and why.
+    /// Records the change as an event: what was done, in the past tense and so that the cluster follows, and why.
     pub fn note(&mut self, action: impl Into<String>, reason: impl Into<String>) {
         self.event = Some((action.into(), reason.into()));
     }

@@ -243,7 +243,7 @@ pub fn plan_commit(
     }
     edit.moves.remove(&id);
     let MoveRecord { start, end, source, target, .. } = &record;
-    edit.note(format!("moved slots {start}-{end} from {} to {}", source.node, target.node), &*record.why);
+    edit.note(format!("moved slots {start}-{end} from {} to {} in", source.node, target.node), &*record.why);
     Ok(edit.finish(
         format!("assign slots {}-{} of cluster {name} to {}", record.start, record.end, record.target),
         now,
@@ -256,7 +256,7 @@ pub fn plan_cancel(tree: &Tree, name: &ClusterName, id: MoveId, now: u64) -> Res
     under_way(&edit, name, id)?;
     untag(&mut edit, id);
     edit.moves.remove(&id);
-    edit.note(format!("cancelled move {id}"), "");
+    edit.note(format!("cancelled move {id} of"), "");
     Ok(edit.finish(format!("cancel move {id} of cluster {name}"), now))
 }
 

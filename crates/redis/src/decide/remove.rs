@@ -51,7 +51,7 @@ pub fn plan_delete_node(
         }
     }
     edit.release(node, "it was deleted from its cluster");
-    edit.note(format!("deleted node {node}"), "");
+    edit.note(format!("deleted node {node} of"), "");
     Ok(edit.finish(format!("delete node {node} from cluster {name}"), now))
 }
 

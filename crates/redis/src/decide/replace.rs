@@ -72,7 +72,7 @@ pub(crate) fn plan_replace_as(
     }
     edit.add(NodeRecord { address: new.node.clone(), proxy_address: new.proxy.clone(), ..record });
     follow(&mut edit, old, new);
-    edit.note(format!("replaced node {old} by {}", new.node), why);
+    edit.note(format!("replaced node {old} by {} in", new.node), why);
     Ok(edit.finish(format!("replace node {old} of cluster {name} by {new}: {why}"), now))
 }
 
@@ -148,7 +148,7 @@ pub fn plan_promote(
         OldPrimary::Returns => "the previous primary was found dead",
         OldPrimary::Leaves => "an operator accepted the loss of the previous primary",
     };
-    edit.note(format!("promoted {replica} in place of {primary}"), why);
+    edit.note(format!("promoted {replica} in place of {primary} in"), why);
     Ok(edit.finish(format!("promote {replica} of cluster {name} in place of {primary}"), now))
 }
 
@@ -164,7 +164,7 @@ pub fn plan_force(
     edit.node(primary)?;
     let shard = edit.take_shard(primary).succeeded_by(primary);
     edit.shards.insert(primary.clone(), shard);
-    edit.note(format!("let {primary} serve"), "the previous primary died during the handover");
+    edit.note(format!("let {primary} serve in"), "the previous primary died during the handover");
     Ok(edit.finish(format!("promote {primary} of cluster {name} without the previous primary"), now))
 }
 
@@ -183,7 +183,7 @@ pub fn plan_drop_replica(
     }
     edit.release(replica, why);
     edit.want_nodes();
-    edit.note(format!("dropped replica {replica}"), why);
+    edit.note(format!("dropped replica {replica} of"), why);
     Ok(edit.finish(format!("drop replica {replica} of cluster {name}: {why}"), now))
 }
 
@@ -211,7 +211,7 @@ pub fn plan_give_up(
         redirect(&mut edit, id, target);
     }
     edit.want_nodes();
-    edit.note(format!("dropped primary {node}"), why);
+    edit.note(format!("dropped primary {node} of"), why);
     Ok(edit.finish(format!("drop node {node} of cluster {name}: {why}"), now))
 }
 

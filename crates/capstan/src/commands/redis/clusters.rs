@@ -322,6 +322,10 @@ impl ScaleArgs {
     }
 }
 
+fn moves_left(moves: usize) -> String {
+    if moves == 1 { "1 move".to_owned() } else { format!("{moves} moves") }
+}
+
 /// Follows a cluster until it has its desired nodes and no slot moves.
 pub(super) async fn settled(store: &Store, name: &ClusterName, wait: Duration) -> Result<Exit> {
     let (what, mut bar) = (format!("cluster {name}"), Estimate::begin());
@@ -333,7 +337,7 @@ pub(super) async fn settled(store: &Store, name: &ClusterName, wait: Duration) -
         let has_all = line.primaries == line.wanted && line.moves == 0;
         Ok(match line.phase {
             Phase::Active if has_all => Progress::Over(Exit::Done),
-            Phase::Moving => Progress::Going(bar.at(left).because(format!("{} moves", line.moves))),
+            Phase::Moving => Progress::Going(bar.at(left).because(moves_left(line.moves))),
             Phase::Active | Phase::Creating | Phase::Deleting => {
                 Progress::Going(Line::of(format!("{} of {} nodes", line.primaries, line.wanted)))
             }

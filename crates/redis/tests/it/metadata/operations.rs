@@ -465,12 +465,12 @@ async fn promotions_and_moves_are_in_the_record_of_events(store: Store) {
         complete(&store).await;
         let (source, target, last) = (&from.address, &to.address, first + 9);
         expected.push(format!(
-            "moved slots {first}-{last} from {source} to {target} redis cluster {name}: a test"
+            "moved slots {first}-{last} from {source} to {target} in redis cluster {name}: a test"
         ));
         let replica = &c.replicas_of(source).next().unwrap().record.address;
         broker::promote(&store, &cluster(name), replica, OldPrimary::Follows).await.unwrap();
         expected.push(format!(
-            "promoted {replica} in place of {source} redis cluster {name}: a planned handover"
+            "promoted {replica} in place of {source} in redis cluster {name}: a planned handover"
         ));
     }
     let mut told = told().await;
