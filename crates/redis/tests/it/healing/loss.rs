@@ -255,7 +255,7 @@ async fn is_busy_and_stays(replicas: u32) {
     client.command(&["EVAL", SCRIPT, "1", "key-0"]).unwrap();
     let is_busy = async || {
         let fact = pool.boards[0].of(&primary.proxy_address);
-        match fact.nodes.get(&primary.address).map(|node| node.health.clone()) {
+        match fact.nodes.get(&primary.address).map(|node| node.health) {
             Some(Health::Busy) => Ok(()),
             other => Err(format!("{other:?}")),
         }
