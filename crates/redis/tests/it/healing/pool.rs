@@ -27,7 +27,7 @@ use capstan_redis::timing::Timing;
 use capstan_redis::{Address, ClusterName};
 use capstan_redis_proxy::{Config, Limits, Proxy};
 use capstan_testkit::redis::{self, Wire};
-use capstan_testkit::{Port, TempDir, eventually};
+use capstan_testkit::{Port, TempDir, eventually, try_eventually_blocking};
 use nix::sys::signal::Signal;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -132,7 +132,9 @@ impl Host {
     /// Its disk is replaced by an empty one. Neither its daemon nor its servers run.
     pub fn lose_disk(&self) {
         for dir in [self.homes.as_ref().unwrap().0.path(), self.dir.path()] {
-            std::fs::remove_dir_all(dir).unwrap();
+            // What was just killed may still write a file in between.
+            let removed = || std::fs::remove_dir_all(dir);
+            try_eventually_blocking("the directory is gone", SOON, removed).unwrap();
             std::fs::create_dir(dir).unwrap();
         }
     }
